@@ -19,8 +19,7 @@ func MarkCollected() error {
 	return os.WriteFile(filepath.Join(registry.Dir(), collectedMark), nil, 0o600)
 }
 
-// maintainedMark is the name of a file. The time of the file is the last time at which the command maintain was at
-// work.
+// maintainedMark is a file whose time is the last time at which the command maintain was at work.
 const maintainedMark = "maintained"
 
 // MarkMaintained records that the command maintain is at work. The command does collections, and refills pools.

@@ -88,8 +88,8 @@ func (n EgressStatus) print(w io.Writer) {
 	}
 }
 
-// EgressMetrics returns metrics about all clients together, and about all routers together. It returns no metrics about
-// a single pod, because a node may have many clients.
+// EgressMetrics returns metrics about all clients together, and about all routers together. A node may have many
+// clients.
 func EgressMetrics(all []EgressPod) []Metric {
 	pods := Metric{Name: "egress_pods", Help: "Pods of the node that are clients or routers of an egress."}
 	packets := Metric{Name: "egress_packets",

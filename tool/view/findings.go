@@ -26,7 +26,7 @@ type Finding struct {
 }
 
 // longestLag limits how long EC2 or metadata may still show an address or a prefix after this node has unassigned it.
-// Sometimes, metadata was several minutes behind EC2.
+// Metadata was sometimes several minutes behind EC2.
 const longestLag = 10 * time.Minute
 
 // longestADD is a little more than the time that an ADD may take.
@@ -191,8 +191,8 @@ func (k *Comparison) judgePrefixes(id string) (fs []Finding) {
 	return fs
 }
 
-// inPrefix reports whether an address is in one of the prefixes that the registry has on the ENI of the address. An
-// address in a prefix needs no finding of its own, because the finding about the prefix is enough.
+// inPrefix reports whether an address is in one of the prefixes that the registry has on the ENI of the address. The
+// finding about the prefix is enough.
 func (k *Comparison) inPrefix(h Holding) bool {
 	return slices.ContainsFunc(k.state.ENIs[h.ENI].Prefixes, func(p registry.Prefix) bool {
 		return p.CIDR.Contains(h.Addr)

@@ -19,8 +19,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// ZoneSubnets lists the subnets in which this instance could have an ENI. These subnets are in the boot ENI's VPC and
-// in the instance's zone. The list is in EC2's order.
+// ZoneSubnets lists, in EC2's order, the subnets in which this instance could have an ENI: in the boot ENI's VPC and in
+// the instance's zone.
 func ZoneSubnets(ctx context.Context, cloud *aws.Client) (all []aws.Subnet, vpc, zone string, err error) {
 	i, err := cloud.Instance(ctx)
 	if err != nil {
@@ -50,10 +50,9 @@ func PodSubnets(ctx context.Context, cloud *aws.Client, pool lease.Policy) (fit 
 	return fit, zone, err
 }
 
-// Attached returns a state with the ENIs that this instance has now. Attached leaves out ENIs that the registry marks
-// as foreign or draining. The addresses come from metadata. In the returned state, the addresses of pods are free, too,
-// and only the node's own addresses are not free. If tagged is true, the caller needs the tags of the ENIs. In this
-// case, Attached asks EC2 for the tags if the registry lacks one of the ENIs.
+// Attached returns a state with the ENIs that this instance has now, without those that the registry marks as foreign
+// or draining. The addresses come from metadata. All count as free, also those of pods, except the node's own. If
+// tagged is true, the caller needs the tags of the ENIs. Then Attached asks EC2 if the registry lacks an ENI.
 func Attached(ctx context.Context, l aws.Limits, tagged bool) (*registry.State, error) {
 	cloud := aws.New(aws.Options{})
 	i, err := cloud.Instance(ctx)
@@ -88,9 +87,8 @@ func Attached(ctx context.Context, l aws.Limits, tagged bool) (*registry.State, 
 	return s, nil
 }
 
-// addAttached adds an ENI that metadata shows. Metadata lacks some values of the ENI. addAttached takes these values
-// from the ENI in the registry (the parameter "recorded"). If this parameter is empty, addAttached takes the values
-// from EC2's description of the ENI (the parameter "described"), which may be empty, too.
+// addAttached adds an ENI that metadata shows. Values that metadata lacks come from the ENI in the registry (recorded),
+// or, if this is empty, from EC2's description (described), which may be empty, too.
 func addAttached(s *registry.State, e aws.ENI, recorded registry.ENI, described aws.ENI) {
 	if recorded.MAC == "" {
 		recorded = book.Label(registry.ENI{Boot: e.Boot}, described)
@@ -110,8 +108,8 @@ func addAttached(s *registry.State, e aws.ENI, recorded registry.ENI, described 
 	book.AddPrefixes(s, e.ID, slices.Concat(e.Prefixes, e.IPv6Prefixes), time.Time{})
 }
 
-// Limits asks EC2 for the limits of this instance's type. If EC2 does not report the limits, Limits reads them from the
-// registry. One cause is that EC2 throttles the call, because many nodes boot at the same time.
+// Limits asks EC2 for the limits of this instance's type. If EC2 does not answer, for example because it throttles, the
+// limits come from the registry.
 func Limits(ctx context.Context) (aws.Limits, error) {
 	cloud := aws.New(aws.Options{})
 	i, err := cloud.Instance(ctx)

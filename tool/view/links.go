@@ -14,9 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// LinkNames returns the names of the node's links by MAC address. An ipvlan or VLAN link has the same MAC address as
-// the link beneath it. If several links have the same MAC address, LinkNames returns the link beneath the others. The
-// link beneath the others is the oldest, so it has the lowest index.
+// LinkNames returns the names of the node's links by MAC address. Of links with the same MAC address, the link beneath
+// the others counts. It is the oldest, so it has the lowest index.
 func LinkNames() (map[string]string, error) {
 	links, err := net.Interfaces() // package nl would need root for its socket
 	if err != nil {
@@ -31,9 +30,8 @@ func LinkNames() (map[string]string, error) {
 	return names, nil
 }
 
-// ENILinks returns the names of the links of all ENIs in the registry. The keys of the map are MAC addresses. A node
-// also has a link for each pod, and the kernel needs a long time to list all links. So ENILinks asks only for the names
-// that the ENIs' links had when a process last saw them: see [nl.NS.LinksOf].
+// ENILinks returns the names of the links of all ENIs in the registry, by MAC address. The kernel needs long to list
+// the links of all pods. So ENILinks asks only for the links that a process last saw (see [nl.NS.LinksOf]).
 func ENILinks(s *registry.State) (map[string]string, error) {
 	node, err := nl.Node()
 	if err != nil {

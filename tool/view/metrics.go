@@ -21,8 +21,8 @@ type Most struct {
 	Assigns bool // the node asks EC2 for addresses
 }
 
-// Metrics returns what the registry knows about the node. The function reuseWait returns how long the addresses of a
-// pool cool. The map warmMin has the number of free addresses that each pool should have.
+// Metrics returns what the registry knows about the node. reuseWait returns how long the addresses of a pool cool.
+// warmMin has the number of free addresses that each pool should have.
 func Metrics(
 	s *registry.State, most Most, reuseWait func(string) time.Duration, warmMin map[string]int, now time.Time,
 ) []Metric {
@@ -124,8 +124,7 @@ func reservedMetric(s *registry.State, all []Holding) Metric {
 
 func familyLabel(f nl.Family) string { return strings.ToLower(f.String()) }
 
-// growthMetrics show how many ENIs and addresses the node can have. After some refusals of EC2, the node waits before
-// it asks again, and growthMetrics also show when this wait ends.
+// growthMetrics show how many ENIs and addresses the node can have, and when the waits after EC2's refusals end.
 func growthMetrics(s *registry.State, most Most, now time.Time) []Metric {
 	limit := Metric{Name: "enis_max",
 		Help: "How many ENIs the node may have, including the boot ENI."}
@@ -153,8 +152,8 @@ func growthMetrics(s *registry.State, most Most, now time.Time) []Metric {
 	return append([]Metric{limit, each, throttled, full, quota}, workMetrics(s, now)...)
 }
 
-// workMetrics show the numbers of waiting ADDs, of unfinished EC2 calls, and of lines that the node has not written to
-// the lease log yet. They also show when each ENI was last read.
+// workMetrics show the numbers of waiting ADDs, unfinished EC2 calls, and unwritten lines of the lease log, and when
+// each ENI was last read.
 func workMetrics(s *registry.State, now time.Time) []Metric {
 	waiting := Metric{Name: "waiting_pods", Help: "ADDs that wait for an address."}
 	waiting.Add(float64(waitingADDs(s, now)))
@@ -193,8 +192,8 @@ func CommandMetrics(all []registry.Tally) []Metric {
 	return []Metric{ended, took}
 }
 
-// fileMetrics show when the registry was written, and when a collection was complete. They also show how many damaged
-// registries a process has renamed to registry.json.bad-*.
+// fileMetrics show when the registry was written, when a collection was complete, and how many damaged registries were
+// renamed to registry.json.bad-*.
 func fileMetrics() []Metric {
 	written := Metric{Name: "registry_modified_timestamp_seconds", Help: "When the registry was last written."}
 	collected := Metric{Name: "last_gc_timestamp_seconds",

@@ -49,9 +49,8 @@ type Said struct {
 	ENIs     []aws.ENI `json:"enis"`
 }
 
-// Observe asks all four sources. Observe reads the registry before and after it asks the other sources, because other
-// processes may change the registry meanwhile. If an entry has changed between the two reads, a difference about this
-// entry is not a finding.
+// Observe asks all four sources, and the registry before and after the others. A difference about an entry that other
+// processes have meanwhile changed is not a finding.
 func Observe(ctx context.Context, p *ipam.Pool, conflists *conf.Conflists) (*Observation, error) {
 	before, err := p.Registry.View()
 	if err != nil {
@@ -98,8 +97,8 @@ func (o *Observation) addKernel(host *nl.NS, before *registry.State) error {
 	return err
 }
 
-// hostRoutes returns the addresses to which the node has a host route. Even if this process cannot see a pod's
-// namespace, a host route shows the pod's address.
+// hostRoutes returns the addresses to which the node has a host route. It shows the address of a pod whose namespace
+// this process cannot see.
 func hostRoutes(host *nl.NS) (map[netip.Addr]string, error) {
 	routes, err := host.Routes(nl.RouteFilter{Table: nl.MainTable})
 	routed := map[netip.Addr]string{}
@@ -111,8 +110,7 @@ func hostRoutes(host *nl.NS) (map[netip.Addr]string, error) {
 	return routed, err
 }
 
-// recordChanges compares the present state of the registry with the earlier state in the parameter "before". It records
-// which addresses and ENIs have changed.
+// recordChanges records which addresses and ENIs of the registry differ from the earlier state "before".
 func (o *Observation) recordChanges(before *registry.State, wait func(string) time.Duration) {
 	was, is := map[netip.Addr]Holding{}, map[netip.Addr]Holding{}
 	for _, h := range Tally(before, wait, o.Now) {
@@ -129,8 +127,7 @@ func (o *Observation) recordChanges(before *registry.State, wait func(string) ti
 	o.Changing = append(missingKeys(before.ENIs, o.State.ENIs), missingKeys(o.State.ENIs, before.ENIs)...)
 }
 
-// missingKeys compares the keys of two maps. It returns the keys that the first map has, and the second map does not
-// have.
+// missingKeys returns the keys of the first map that the second map does not have.
 func missingKeys[K comparable, V any](all, other map[K]V) (keys []K) {
 	for k := range all {
 		if _, has := other[k]; !has {

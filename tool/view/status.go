@@ -27,10 +27,9 @@ type Status struct {
 	Addrs    []Holding      `json:"addresses"`
 }
 
-// StatusOf returns the status of the node, as the registry shows it. The parameter maxENIs is the number of ENIs that
-// the node may have. The function reuseWait returns how long the addresses of a pool cool. The function misfitOf says
-// why an ENI of an operator or another program serves no pods. The map linkNames has the names of the node's links, by
-// MAC address.
+// StatusOf returns the status of the node, as the registry shows it. maxENIs is the number of ENIs that the node may
+// have. reuseWait returns how long the addresses of a pool cool. misfitOf returns why an ENI of an operator or another
+// program serves no pods. linkNames has the names of the node's links by MAC address.
 func StatusOf(
 	s *registry.State, maxENIs int, reuseWait func(pool string) time.Duration, misfitOf func(registry.ENI) string,
 	linkNames map[string]string, now time.Time,
@@ -127,10 +126,8 @@ type LockStatus struct {
 	Waiting int    `json:"waiting"` // processes that wait for the lock
 }
 
-// LocksOf looks at the locks twice. It lists a lock if the same process holds it the first time and the second time. A
-// change of the registry takes milliseconds. So a process that holds the lock "registry" both times is slow, is
-// stopped, or hangs. For any other lock, it is no fault if a process holds the lock both times, because the process may
-// wait for EC2.
+// LocksOf lists the locks that the same process holds at two looks. A process that keeps the lock "registry" so long is
+// slow, is stopped, or hangs. With any other lock, it may wait for EC2.
 func LocksOf(dir string) ([]LockStatus, error) {
 	const between = 200 * time.Millisecond
 	before, err := registry.Locks(dir)
@@ -219,9 +216,9 @@ type eniStatus struct {
 	Pool  string `json:"pool"`
 	counts
 	Prefixes int `json:"prefixes"`
-	// State is "serving", "draining", "foreign", "no-link", "detached", or one of these four words. "requested": a pod
-	// has asked for this ENI. "exclusive": a pod has the whole ENI, and its link. "idle": the ENI has served no pod
-	// yet. "unused": an operator or another program has attached the ENI, and the ENI serves no pods.
+	// State is "serving", "draining", "foreign", "no-link" or "detached". Or it is "requested": a pod has asked for
+	// this ENI. "exclusive": a pod has the whole ENI, and its link. "idle": the ENI has served no pod yet. "unused": an
+	// operator or another program has attached the ENI, and it serves no pods.
 	State string `json:"state"`
 
 	// time since which the node lacks the link of the ENI; null: the node has the link
@@ -275,8 +272,7 @@ func stateOf(e registry.ENI, exclusive bool, now time.Time) string {
 	return "idle"
 }
 
-// printMissed writes a line if the link of the ENI is missing on the node. The line says for how long, and with which
-// consequences.
+// printMissed writes a line if the ENI's link is missing on the node: for how long, and with which consequences.
 func (e eniStatus) printMissed(w io.Writer, now time.Time) {
 	if e.Missed == nil {
 		if e.State == "no-link" {

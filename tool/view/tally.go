@@ -43,8 +43,7 @@ type Holding struct {
 // Leased reports whether a pod has the address.
 func (h Holding) Leased() bool { return h.State == StateReserved || h.State == StateBound }
 
-// Owner names the pod that has the address. If the pod is not known, Owner returns the path of the namespace, or the ID
-// of the container.
+// Owner names the pod that has the address, or else the path of its namespace, or the ID of its container.
 func (h Holding) Owner() string {
 	if h.Pod != "" {
 		return h.Namespace + "/" + h.Pod
@@ -52,9 +51,9 @@ func (h Holding) Owner() string {
 	return cmp.Or(h.NetNS, h.Container)
 }
 
-// Tally lists the addresses that the registry knows. Tally lists the ENIs' addresses, and every address of their /28
-// prefixes. For /80 prefixes, it lists only addresses that were ever used. It also lists leased and free addresses that
-// are no longer on an ENI. The list is in the order of the addresses.
+// Tally lists the addresses that the registry knows, in their order: the ENIs' addresses, every address of their /28
+// prefixes, and addresses of /80 prefixes that were ever used. Leased and free addresses that are no longer on an ENI
+// count, too.
 func Tally(s *registry.State, wait func(pool string) time.Duration, now time.Time) []Holding {
 	on := map[netip.Addr]string{} // the ENI of each address
 	for id, e := range s.ENIs {

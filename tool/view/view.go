@@ -74,9 +74,8 @@ func Compare(ctx context.Context, p *ipam.Pool, conflists *conf.Conflists) (*Com
 	return o.Compare(conflists.ReuseWait), nil
 }
 
-// lackingOf returns, for each VPC, the CIDRs that EC2 shows and metadata does not. If the role does not permit the EC2
-// call, the CIDRs are not compared. If pods already have a route to a CIDR because of routeToCidrs, lackingOf leaves
-// out this CIDR.
+// lackingOf returns, for each VPC, the CIDRs that EC2 shows and metadata does not, except those to which pods have a
+// route by routeToCidrs. If the role does not permit the EC2 call, the CIDRs are not compared.
 func lackingOf(
 	ctx context.Context, cloud *aws.Client, metadata Said, routed []netip.Prefix,
 ) map[string][]netip.Prefix {
@@ -94,10 +93,9 @@ func lackingOf(
 	return lacking
 }
 
-// usePlace returns the place at which the kernel shows an address in use: a namespace, or a route. If another source
-// names the ENI of the address, usePlace returns a namespace that has the address on this ENI. If no other source names
-// an ENI, usePlace returns any namespace with the address. If usePlace finds no namespace, it returns the host route to
-// the address. If the address is not in use, usePlace returns "".
+// usePlace returns the place at which the kernel shows an address in use, or "". This is a namespace that has the
+// address on the ENI that another source names. If no other source names an ENI, it is any namespace with the address.
+// If there is no such namespace, it is the host route to the address.
 func (k *Comparison) usePlace(a netip.Addr) string {
 	l, _ := k.state.Leases.At(a)
 	own, _ := k.state.ENIOf(a)
@@ -128,9 +126,8 @@ func metadataSays(ctx context.Context, cloud *aws.Client) Said {
 	return Said{err == nil, enis}
 }
 
-// ec2Says asks EC2 for the ENIs of this instance, and for two kinds of unattached ENIs. The first kind was created for
-// this instance. The second kind is draining in the registry. An operator may have created a draining ENI, so no tag
-// has to name this instance.
+// ec2Says asks EC2 for the ENIs of this instance, and for unattached ENIs that were created for it or that are draining
+// in the registry. An operator may have created a draining ENI, so no tag has to name this instance.
 func ec2Says(ctx context.Context, cloud *aws.Client, s *registry.State) Said {
 	instance := s.Instance.ID
 	if instance == "" {
@@ -169,8 +166,7 @@ func missingDraining(s *registry.State, list []aws.ENI) (ids []string) {
 	return ids
 }
 
-// sourceOf puts a source's answer into two maps. One map has the ENIs by ID. The other map has the ID of the ENI of
-// each address.
+// sourceOf puts a source's answer into two maps: the ENIs by ID, and the ENI of each address.
 func sourceOf(said Said) Source {
 	w := Source{said.Answered, map[string]aws.ENI{}, map[netip.Addr]string{}}
 	for _, e := range said.ENIs {
@@ -255,8 +251,8 @@ func (k *Comparison) allRows() []Row {
 	return rows
 }
 
-// columnOf returns the text for an address in the source's column of the table: the ENI that has the address. If the
-// source did not answer, the text is a question mark.
+// columnOf returns the ENI that has the address, or "?" if the source did not answer, for the source's column of the
+// table.
 func (s Source) columnOf(a netip.Addr) string {
 	if !s.Answered {
 		return "?"
@@ -272,10 +268,9 @@ func (k *Comparison) kernelColumn(a netip.Addr) string {
 	return k.usePlace(a)
 }
 
-// allAddrs returns the addresses that the registry, metadata or EC2 know. It also returns an address in use in a
-// namespace, if the address is in the subnet of one of this node's ENIs. Other addresses in namespaces are not from our
-// ENIs. If the only sign of an address is a route to it, allAddrs leaves out the address, because such a route need not
-// be that of a pod. For example, systemd-networkd makes routes to the gateway and to the DNS server of the subnet.
+// allAddrs returns the addresses that the registry, metadata or EC2 know, and those that are in use in a namespace and
+// in the subnet of one of this node's ENIs. A route alone does not count. For example, systemd-networkd makes routes to
+// the gateway and the DNS server of the subnet.
 func (k *Comparison) allAddrs() []netip.Addr {
 	all := map[netip.Addr]bool{}
 	for a := range k.holdings {
