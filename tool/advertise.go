@@ -86,8 +86,7 @@ node-feature-discovery, and does not call the API server:
 	}
 }
 
-// publishNumbers publishes the number of addresses that each pool of the node can give to pods. With --feature-file,
-// publishNumbers writes the numbers to the named file. Without this flag, it sends the numbers to the API server. With
+// publishNumbers publishes the numbers of the rows: in the file of --feature-file, or at the API server. With
 // --dry-run, it does nothing.
 func publishNumbers(c *cli.Context, rows []offerRow) error {
 	switch file := c.String("feature-file"); {
@@ -102,8 +101,8 @@ func publishNumbers(c *cli.Context, rows []offerRow) error {
 	return patchNode(c, rows)
 }
 
-// patchNode sends the number of each row to the API server. Then patchNode removes resources from the node if their
-// pools are no longer configured.
+// patchNode sends the number of each row to the API server. It also removes the node's resources for pools that are no
+// longer configured.
 func patchNode(c *cli.Context, rows []offerRow) error {
 	path := c.String("kubeconfig")
 	if path == "" {
@@ -147,8 +146,8 @@ func patchNode(c *cli.Context, rows []offerRow) error {
 	return patchError(err, node, path)
 }
 
-// patchError describes an error of a request to the API server. The result names the request. For some errors, it also
-// has a hint. If err is nil, patchError returns nil.
+// patchError returns the error of a request to the API server with the name of the request, and with a hint if there is
+// one. For nil, it returns nil.
 func patchError(err error, node, kubeconfig string) error {
 	if err == nil {
 		return nil
@@ -173,9 +172,8 @@ func patchError(err error, node, kubeconfig string) error {
 	return err
 }
 
-// featureText returns the text of a file for node-feature-discovery. The customization guide of node-feature-discovery
-// describes such files ("Local feature source"). Before each line with a number, the text has a line with the directive
-// +no-label. So the number becomes a feature, but not a label.
+// featureText returns the text of a file for node-feature-discovery (its customization guide, "Local feature source").
+// The directive +no-label makes the next number a feature, but not a label.
 func featureText(rows []offerRow) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, "# By", cli.Program+" advertise, for the NodeFeatureRule of docs/scheduler.md.")

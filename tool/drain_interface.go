@@ -78,8 +78,8 @@ matter. If the role may not ask, it compares only the security groups.` +
 	}
 }
 
-// setDraining marks the ENIs as draining. If retire is false, it removes this mark instead. If setDraining returns an
-// error, the caller must not write the state.
+// setDraining marks the ENIs as draining, or removes the mark if retire is false. After an error, the caller must not
+// write the state.
 func setDraining(s *registry.State, ids []string, retire bool) error {
 	for _, id := range ids {
 		e, known := s.ENIs[id]
@@ -100,8 +100,8 @@ func setDraining(s *registry.State, ids []string, retire bool) error {
 	return nil
 }
 
-// A drainRow is an ENI. Draining reports whether an operator drains the ENI, or a process has begun to delete the ENI.
-// Why is the reason why the ENI differs from the configuration.
+// A drainRow is an ENI. Draining is true if an operator drains the ENI, or if a process has begun to delete it. Why is
+// the reason why the ENI differs from the configuration.
 type drainRow struct {
 	ID       string `json:"id"`
 	Iface    string `json:"iface"`
@@ -111,8 +111,8 @@ type drainRow struct {
 	Why      string `json:"why"` // "": the ENI does not differ
 }
 
-// drainRows returns a row for each ENI in ids. The map reasons has a text for the ID of each ENI that differs from the
-// configuration. If onlyDiffering is true, drainRows returns rows only for ENIs that drain or differ.
+// drainRows returns a row for each ENI in ids. reasons has a text for each ENI that differs from the configuration. If
+// onlyDiffering is true, there are only rows for ENIs that drain or differ.
 func drainRows(s *registry.State, ids []string, reasons map[string]string, onlyDiffering bool) (rows []drainRow) {
 	for _, id := range ids {
 		e, known := s.ENIs[id]
@@ -131,16 +131,15 @@ func drainRows(s *registry.State, ids []string, reasons map[string]string, onlyD
 	return rows
 }
 
-// isReplaceable reports whether a new ENI of the pool could replace an ENI. No new ENI can replace the boot ENI, a
-// requested ENI or a foreign ENI.
+// isReplaceable reports whether a new ENI of the pool could replace an ENI. No ENI can replace the boot ENI, an ENI on
+// request or a foreign ENI.
 func isReplaceable(e registry.ENI) bool { return !e.IsBoot() && !e.OnRequest && !e.Foreign }
 
-// misfitReasons compares the ENIs of the node with the configuration. It judges each ENI as if an operator had attached
-// the ENI. The result says, for each ENI, why pods would then get no address of it. For an ENI that fits, the text is
-// "".
+// misfitReasons returns, for each ENI of the node, why pods would get no address of it if an operator had attached it.
+// For an ENI that fits the configuration, the text is "".
 //
-// The security groups of the ENIs come from metadata. If the groups do not show whether an ENI fits, misfitReasons asks
-// EC2 for the tags of the subnets. If the role does not permit this EC2 call, the ENI counts as fitting.
+// The security groups come from metadata. If they do not show whether an ENI fits, misfitReasons asks EC2 for the tags
+// of the subnets. If the role does not permit this, the ENI counts as fitting.
 func misfitReasons(
 	c *cli.Context, p *ipam.Pool, s *registry.State, conflists *conf.Conflists,
 ) (reasons map[string]string, _ error) {
@@ -176,8 +175,8 @@ func misfitReasons(
 	return reasons, nil
 }
 
-// subnetTags returns the tags of subnets. The key is the ID of the subnet. For the VPC of each ENI in enis, subnetTags
-// asks EC2 for the subnets in the zone. If the role does not permit the EC2 call, the result is nil.
+// subnetTags returns the tags of subnets by ID, from EC2: the subnets in the zone, in the VPC of each of the ENIs. If
+// the role does not permit the EC2 call, the result is nil.
 func subnetTags(
 	c *cli.Context, cloud *aws.Client, enis []aws.ENI, zone string,
 ) (map[string]map[string]string, error) {

@@ -67,8 +67,8 @@ comments also have the egress itself.` +
 	}
 }
 
-// egressPods returns the clients and routers of this node. If the configuration has no egress, it returns nil and does
-// not look into the namespaces of pods.
+// egressPods returns the clients and routers of this node. If the configuration has no egress, it does not look into
+// the namespaces of pods.
 func egressPods(conflists *conf.Conflists, s *registry.State) ([]view.EgressPod, error) {
 	networks, _ := conflists.Egress() // ignore the error: the commands validate and doctor report it
 	if len(networks) == 0 {

@@ -26,10 +26,8 @@ import (
 var egressYAML string
 
 // manifestTemplate is the parsed egress.yaml. The template writes a name (type yamlName) without quotes, except a name
-// that YAML would misread. No name needs other quotes, because newManifest accepts only names that Kubernetes allows.
-// The template writes all other values as JSON. The program parses the template at its first use, so that the other
-// commands do not spend time on the parsing. The regular expressions of this package are compiled at their first use
-// for the same reason.
+// that YAML would misread, because newManifest accepts only names that Kubernetes allows. It writes all other values as
+// JSON. Like the regular expressions of this package, the template is parsed only at its first use.
 var manifestTemplate = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("egress").Funcs(template.FuncMap{"json": inlineJSON}).Parse(egressYAML))
 })
@@ -59,8 +57,8 @@ func egressFlags() []cli.Flag {
 	}
 }
 
-// newEgressFlags are the flags that describe a new egress, which the configuration does not have yet. Each flag has the
-// name of a key in the configuration of an egress.
+// newEgressFlags are the flags that describe an egress that the configuration does not have yet. They have the names of
+// the keys of an egress.
 var newEgressFlags = []string{"gateways", "destinations", "except", "namespaces", "clients"}
 
 // A manifest has the values that the template egress.yaml writes.
@@ -75,8 +73,7 @@ type manifest struct {
 	Lacks            []missingPart
 }
 
-// A workload runs routers. It is a Deployment, or a StatefulSet. A StatefulSet has one router, and this router has an
-// address of its own.
+// A workload runs routers: a Deployment, or a StatefulSet with one router that has an address of its own.
 type workload struct {
 	Kind     string
 	Name     yamlName
@@ -84,8 +81,7 @@ type workload struct {
 	IP, Zone string
 }
 
-// A missingPart is a part that the conflist lacks. Means says where to add the part, and why. Lines has the text of the
-// part.
+// A missingPart is a part that the conflist lacks: Means says where to add it and why, and Lines is its text.
 type missingPart struct {
 	Means string   `json:"means"`
 	Lines []string `json:"lines"`
@@ -105,8 +101,8 @@ func printManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *con
 		func(w io.Writer) { _, _ = b.WriteTo(w) }) // ignore the error: w is in memory
 }
 
-// newManifest returns the manifest of the egress that --manifest names. The configuration has this egress, or other
-// flags describe a new egress.
+// newManifest returns the manifest of the egress that --manifest names. This egress is in the configuration, or other
+// flags describe it.
 func newManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *conf.Conflists) (*manifest, error) {
 	name := c.String("manifest")
 	m := &manifest{Name: yamlName(name), Image: c.String("image"), Probe: c.String("probe"),
@@ -149,14 +145,14 @@ func (w yamlName) String() string {
 	return string(w)
 }
 
-// dnsLabel matches the names that namespaces, Services and labels may have (RFC 1123). RFC 1123 allows 63 characters.
-// dnsLabel allows only 40 characters, because addWorkloads appends an address to the name of the egress.
+// dnsLabel matches the names that namespaces, Services and labels may have (RFC 1123), up to 40 characters instead of
+// 63, because addWorkloads appends an address to the name of the egress.
 var dnsLabel = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`)
 })
 
-// findEgress returns the egress that has this name, and its network. If the flags describe a new egress, it returns the
-// new egress and the network for it. In this case, it also appends the lines for the conflist to m.Lacks.
+// findEgress returns the egress that has this name, and its network. If the flags describe a new egress, findEgress
+// chooses a network, and appends the lines for the conflist to m.Lacks.
 func (m *manifest) findEgress(c *cli.Context, name string, networks []conf.NetworkEgress, conflists *conf.Conflists) (
 	n conf.NetworkEgress, e egress.Egress, err error,
 ) {
@@ -204,8 +200,8 @@ func newEgress(n conf.NetworkEgress, name string, e egress.Egress) missingPart {
 	return missingPart{means, strings.Split(text, "\n")}
 }
 
-// newEgressNetwork returns the network for a new egress: the first network that already has an egress. If no network
-// has an egress, newEgressNetwork returns the first network that can have one.
+// newEgressNetwork returns the network for a new egress: the first that already has an egress, or else the first that
+// can have one.
 func newEgressNetwork(conflists *conf.Conflists, networks []conf.NetworkEgress) (conf.NetworkEgress, error) {
 	if len(networks) > 0 {
 		return networks[0], nil
@@ -247,8 +243,8 @@ func inlineJSON(v any) string {
 	return strings.ReplaceAll(string(b), `","`, `", "`)
 }
 
-// routersNamespace returns the namespace of the routers. The flag --routers has precedence. Without the flag,
-// routersNamespace takes the first namespace without a wildcard in the field Routers of the egress.
+// routersNamespace returns the namespace of the routers: that of the flag --routers, or else the first without a
+// wildcard in the field Routers of the egress.
 func routersNamespace(c *cli.Context, e egress.Egress) (string, error) {
 	if c.IsSet("routers") {
 		return c.String("routers"), nil
@@ -294,8 +290,8 @@ func (m *manifest) addWorkloads(c *cli.Context) error {
 	return nil
 }
 
-// maxStatefulSetName is the greatest length of the name of a StatefulSet. Kubernetes appends a hyphen and a hash of 10
-// digits to the name, and writes the result into a label. A label has at most 63 characters.
+// maxStatefulSetName is the greatest length of the name of a StatefulSet. Kubernetes writes the name, a hyphen and a
+// hash of 10 digits into a label, which has at most 63 characters.
 const maxStatefulSetName = 52
 
 // addMissing appends to m.Lacks the parts that the conflist lacks for the routers of the manifest.

@@ -27,9 +27,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// leastGrace is the smallest value of --grace. After a run has first seen a leaked ENI, eni-gc waits for the time of
-// --grace before it deletes the ENI. leastGrace is longer than an intent stays in the registry. After a change in EC2,
-// the describe calls may show the old state for some time, and leastGrace is also longer than this time.
+// leastGrace is the smallest value of --grace, which is how long eni-gc waits after a run has first seen a leaked ENI.
+// No intent stays in the registry that long, and EC2's describe calls show no old state that long.
 const leastGrace = 20 * time.Minute
 
 func eniGC() *cli.Command {
@@ -126,8 +125,8 @@ func (l *leakSearch) print(w io.Writer) {
 	}
 }
 
-// deleteOld deletes a leaked ENI if the time of --grace has passed since the first run that saw the ENI. It records the
-// other leaked ENIs in the file sightings.
+// deleteOld deletes the leaked ENIs that a run first saw longer ago than --grace. It records the others in the file
+// sightings.
 func (l *leakSearch) deleteOld(ctx context.Context) error {
 	enis, err := l.findLeaks(ctx)
 	if err != nil {
@@ -164,8 +163,8 @@ func (l *leakSearch) deleteOld(ctx context.Context) error {
 	return errors.Join(failed, l.write(still))
 }
 
-// deleteENI deletes an ENI. If the ENI is already gone, it returns nil, because another node may have deleted the ENI.
-// If an instance has just attached the ENI, EC2 refuses the deletion, so deleteENI returns an error.
+// deleteENI deletes an ENI. If the ENI is already gone, it returns nil. If an instance has just attached the ENI, EC2
+// refuses the deletion, and deleteENI returns an error.
 func (l *leakSearch) deleteENI(ctx context.Context, id string) error {
 	if l.dry {
 		return nil
@@ -205,11 +204,10 @@ func (l *leakSearch) findLeaks(ctx context.Context) ([]aws.ENI, error) {
 	return idle, nil
 }
 
-// aliveInstances checks whether instances still exist: this instance, and the instances that the tags of the ENIs name.
-// The keys of the map are the IDs of the existing instances. The result vpc is the VPC of this instance. An instance
-// has an attached ENI from its launch to its end. So an instance exists if EC2 shows an ENI that is attached to the
-// instance. If EC2 does not show the boot ENI of this instance, EC2's answer is incomplete, and aliveInstances returns
-// an error.
+// aliveInstances returns which instances still exist, and the VPC of this instance. It looks at this instance, and at
+// those that the tags of the ENIs name. An instance has an attached ENI from its launch to its end. So an instance
+// exists if EC2 shows an ENI that is attached to it. If EC2 does not show this instance's boot ENI, the answer is
+// incomplete, and aliveInstances returns an error.
 func (l *leakSearch) aliveInstances(
 	ctx context.Context, self aws.Instance, enis []aws.ENI,
 ) (alive map[string]bool, vpc string, err error) {
@@ -257,8 +255,8 @@ func (l *leakSearch) mayUse() (func(id string) bool, error) {
 	}, nil
 }
 
-// sightings is a file with the time at which eni-gc first saw each leaked ENI. If the file is lost, eni-gc deletes
-// leaked ENIs later, because the time of --grace then begins with the next run.
+// sightings is a file with the time at which eni-gc first saw each leaked ENI. If it is lost, the time of --grace
+// begins again.
 type sightings struct{ file string }
 
 func sightingsAt(file string) sightings {

@@ -25,17 +25,15 @@ import (
 var defaultFormat = strings.Fields("version account-id interface-id srcaddr dstaddr srcport dstport protocol packets " +
 	"bytes start end action log-status")
 
-// A flowFormat has the names of the fields of a record, and the indices of four of these fields: the addresses and the
-// times.
+// A flowFormat has the names of the fields of a record, and the indices of the addresses and the times.
 type flowFormat struct {
 	names                []string
 	src, dst, start, end int
 }
 
-// newFlowFormat returns the format of records whose fields have these names. If a field for an address or a time is
-// missing, newFlowFormat returns an error. If the records have the fields pkt-srcaddr and pkt-dstaddr, newFlowFormat
-// uses these fields, because they have the packet's own addresses. The fields srcaddr and dstaddr may have another
-// address: if a packet has a secondary address of an ENI, EC2 writes the ENI's primary address into them.
+// newFlowFormat returns the format of records with these fields, or an error if an address or a time is missing. It
+// prefers pkt-srcaddr and pkt-dstaddr, which have the packet's own addresses. If a packet has a secondary address of an
+// ENI, EC2 writes the ENI's primary address into srcaddr or dstaddr.
 func newFlowFormat(names []string) (f flowFormat, err error) {
 	find := func(wanted ...string) int {
 		for _, w := range wanted {
@@ -51,9 +49,8 @@ func newFlowFormat(names []string) (f flowFormat, err error) {
 	return f, err
 }
 
-// podsOf returns the pods that had a record's two addresses at the time of the record. If no pod had an address, the
-// result for this address is "-". If lines of the lease log are lost, one of them may have named another pod. In this
-// case, the result has the word "unknown" before the pods that are known.
+// podsOf returns the pods that had a record's two addresses at the time of the record, or "-" for an address of no pod.
+// If lost lines of the lease log may name another pod, the word "unknown" precedes the known pods.
 func (f flowFormat) podsOf(h *history.History, record []string) (src, dst string) {
 	start, errStart := strconv.ParseInt(record[f.start], 10, 64)
 	end, errEnd := strconv.ParseInt(record[f.end], 10, 64)

@@ -67,8 +67,8 @@ the original plugin, and those of your own launch template.` +
 	}
 }
 
-// needsOf reads the command line, and the configuration at the path in --config. If the machine has no configuration,
-// because it is no node, the command line must have --mode.
+// needsOf reads the command line, and the configuration at the path in --config. On a machine without a configuration,
+// the command line must have --mode.
 func needsOf(c *cli.Context) (iam.Needs, error) {
 	n := iam.Needs{Mode: lease.Provision(c.String("mode")), ENIGC: c.Bool("eni-gc"), Untagged: c.Bool("untagged"),
 		Partition: cmp.Or(c.String("partition"), aws.Partition(aws.Environment(os.Getenv).Region()))}

@@ -28,8 +28,7 @@ type launchPlan struct {
 	except int       // number of slots that the template leaves empty, for ENIs for which pods ask
 }
 
-// planOf reads the command line and the configuration. If the command line and the configuration lack a value, planOf
-// asks EC2.
+// planOf reads the command line and the configuration, and asks EC2 for values that both lack.
 func planOf(c *cli.Context) (launchPlan, error) {
 	p := launchPlan{eni: launchENI{Description: "pods", SubnetID: c.String("subnet"), DeleteOnTermination: true}}
 	networks, err := conf.Load(c.String("config")).All()
@@ -101,10 +100,9 @@ func poolNamed(c *cli.Context, pools []lease.Policy, name string) (lease.Policy,
 	return pools[i], nil
 }
 
-// mergePolicies merges the policies of networks that share a pool, because the ENIs of the pool serve the pods of all
-// these networks. The result has all families of the networks, their highest interfaceIndex, and their highest maxENIs.
-// With Multus, one pod may be in several of these networks. The pod then gets one address from the pool for each of the
-// networks. So mergePolicies adds the maxPods of the networks.
+// mergePolicies merges the policies of networks that share a pool. The result has all families of the networks, their
+// highest interfaceIndex, and their highest maxENIs. With Multus, one pod may be in several networks, and gets an
+// address for each. So mergePolicies adds their maxPods.
 func mergePolicies(sharing []lease.Policy) lease.Policy {
 	p := sharing[0]
 	p.Families = slices.Clone(p.Families)
@@ -127,9 +125,8 @@ func mergePolicies(sharing []lease.Policy) lease.Policy {
 	return p
 }
 
-// fillENI decides how many prefixes or addresses each ENI has, within the limits of the instance type. EC2 limits the
-// addresses of an ENI, and counts a prefix as one address. A new ENI can have prefixes or addresses, but not both. Only
-// Nitro types can have prefixes.
+// fillENI decides how many prefixes or addresses each ENI has, within the limits of the instance type. EC2 counts a
+// prefix as one address, creates no ENI with both, and delegates prefixes only to Nitro types.
 func (p *launchPlan) fillENI(c *cli.Context) error {
 	room := p.limits.IPv4PerENI - 1
 	fits := func(flag string, n int) error {
@@ -186,8 +183,8 @@ func (p *launchPlan) podsPerENI() int {
 	return min(n, 1+p.eni.Secondary+size*p.eni.Prefixes)
 }
 
-// bootPods returns the number of pods that the boot ENI can serve. The caller must check that the configuration lets
-// the boot ENI serve pods. The node itself uses the primary address and the first IPv6 address of this ENI.
+// bootPods returns the number of pods that the boot ENI can serve, if the configuration lets it serve pods. The node
+// itself uses the primary address and the first IPv6 address.
 func (p *launchPlan) bootPods() int {
 	n := p.podsPerENI() - 1
 	if slices.Contains(p.Families, lease.IPv6) {

@@ -116,15 +116,15 @@ func maintenanceOf(c *cli.Context) (*maintenance, error) {
 // commandTimeout is the time after which maintain ends a command, like TimeoutStartSec= of the units.
 const commandTimeout = 3 * time.Minute
 
-// markInterval is how often maintain looks for the marks that plugins leave. This is cheap, because maintain needs only
-// one stat of a file on tmpfs for each mark. metricsInterval is how often maintain runs metrics and advertise.
+// markInterval is how often maintain looks for the marks that plugins leave: a stat of a file on tmpfs for each mark.
+// metricsInterval is how often maintain runs metrics and advertise.
 const (
 	markInterval    = time.Second
 	metricsInterval = time.Minute
 )
 
 // loop runs the commands at their intervals until ctx is done. The first collection begins after a random time, so that
-// nodes which boot at the same time do not call EC2 together.
+// nodes that boot together do not call EC2 together.
 func (m *maintenance) loop(ctx context.Context) {
 	m.runWarm(ctx)
 	collect, measure := time.After(m.every/5+jitter(m.every)), time.After(0)
@@ -190,8 +190,8 @@ func orOK(text string) string {
 }
 
 // runWarm runs the command warm, which refills the pools. It first removes the mark lease.Refill, as ExecStartPre= of
-// cni-warm.service does. The command warm also removes the mark, but only if it can read the conflist. If the mark
-// remained, maintain would run the command again each second.
+// cni-warm.service does. The command warm removes the mark only if it can read the conflist, and otherwise maintain
+// would run it again each second.
 func (m *maintenance) runWarm(ctx context.Context) []commandRow {
 	_ = os.Remove(filepath.Join(registry.Dir(), lease.Refill))
 	return []commandRow{m.runCommand(ctx, "warm", "--config", m.config)}
@@ -238,8 +238,7 @@ func (m *maintenance) runMetrics(ctx context.Context) []commandRow {
 	return []commandRow{m.runCommand(ctx, "metrics", "--config", m.config, "--file", m.metrics)}
 }
 
-// runCommand runs a command of this tool in a separate process. So a command that dies or takes much memory does not
-// affect maintain and the other commands.
+// runCommand runs a command of this tool in a separate process, so that it cannot affect maintain and other commands.
 func (m *maintenance) runCommand(ctx context.Context, command string, args ...string) commandRow {
 	limited, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -258,9 +257,8 @@ func (m *maintenance) runCommand(ctx context.Context, command string, args ...st
 	return commandRow{Command: command}
 }
 
-// Pods share BPF programs. The plugins pin these programs in bpffs, because later pods may use them. A pin stays until
-// the next boot of the node, or until no ADD has opened the pin for a week: then maintain removes the pin, as
-// cni-gc.service does. If pods still use the program of the pin, the program stays in the kernel.
+// The plugins pin BPF programs in bpffs, because later pods may use them. maintain removes a pin that no ADD has opened
+// for a week, as cni-gc.service does. The program stays in the kernel while pods use it.
 const (
 	bpffs      = "/sys/fs/bpf"
 	pinPattern = "cni_ipvlan_vpc_k8s:*"

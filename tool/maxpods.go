@@ -145,8 +145,8 @@ func nodeOf(c *cli.Context) (podNode, error) {
 	return n, n.setPools(c, networks)
 }
 
-// setPools sets the pools and the limits to the values of the configuration. If the command line has a flag for a
-// value, the flag has precedence.
+// setPools sets the pools and the limits to the values of the configuration, except those for which the command line
+// has a flag.
 func (n *podNode) setPools(c *cli.Context, networks []conf.List) error {
 	pools, takes := poolsOf(networks)
 	if takes && !c.IsSet("except-enis") {
@@ -197,7 +197,7 @@ func (n podNode) podCount(c *cli.Context) (int, error) {
 	return n.limitedPods(pods + n.host), nil
 }
 
-// limitedPods returns the lower of two numbers: the parameter pods, and the limit from --max or the key maxPods.
+// limitedPods returns pods, but at most the limit from --max or the key maxPods.
 func (n podNode) limitedPods(pods int) int {
 	if n.most > 0 {
 		return min(pods, n.most)
@@ -206,8 +206,7 @@ func (n podNode) limitedPods(pods int) int {
 }
 
 // limits asks EC2 for the limits of the instance type. If the command line names no type, and no pool may get addresses
-// from EC2, the result is empty. The caller then needs no limits, because it counts only the addresses of ENIs that are
-// already attached.
+// from EC2, the result is empty: the caller counts only the addresses of attached ENIs.
 func (n podNode) limits(c *cli.Context) (aws.Limits, error) {
 	grows := func(p lease.Policy) bool { return p.Provision != lease.ProvisionNone }
 	switch {
@@ -242,8 +241,8 @@ func (n podNode) podsWithAddrs(c *cli.Context, l aws.Limits) (int, error) {
 	return more.Pods(more.Launched(l, families), pools, n.except), nil
 }
 
-// templatePods returns the number of pods for which the ENIs of a launch template have addresses. All ENIs of a launch
-// template belong to one pool.
+// templatePods returns the number of pods for which the ENIs of a launch template have addresses. They all belong to
+// one pool.
 func (n podNode) templatePods(c *cli.Context, l aws.Limits) (int, error) {
 	p := launchPlan{Policy: n.pools[0], kind: n.kind, limits: l, except: n.except}
 	p.MaxPods = 0 // 0: as many pods as fit
@@ -261,9 +260,8 @@ func (n podNode) templatePods(c *cli.Context, l aws.Limits) (int, error) {
 	return pods, nil
 }
 
-// limitsOf returns the limits of an instance type. The command may run on a machine that is no EC2 instance. This
-// machine has no metadata service, so the region and the credentials may be missing. In this case, the error of
-// limitsOf has a hint.
+// limitsOf returns the limits of an instance type. On a machine that is no EC2 instance, the region and the credentials
+// may be missing. Then the error has a hint.
 func limitsOf(ctx context.Context, cloud *aws.Client, kind string) (aws.Limits, error) {
 	l, err := cloud.Limits(ctx, kind)
 	if errors.Is(err, aws.ErrNoMetadata) {

@@ -15,11 +15,10 @@ import (
 )
 
 // This file writes the number of pods as an expression in CEL, for programs that launch nodes of many instance types:
-// Karpenter and nodeadm. Both programs know two variables. The variable default_enis is the number of ENIs of the
-// default network card. The variable ips_per_eni is the number of IPv4 addresses of an ENI. Karpenter
-// (pkg/cel/environment.go) has the functions min and max for two numbers, and refuses a negative result. Nodeadm
-// (nodeadm/doc/examples.md) has only the functions of CEL. If the result is not positive, nodeadm ignores it, and uses
-// the number of pods for amazon-vpc-cni-k8s.
+// Karpenter and nodeadm. Both know the variables default_enis, the number of ENIs of the default network card, and
+// ips_per_eni, the number of IPv4 addresses of an ENI. Karpenter (pkg/cel/environment.go) has the functions min and max
+// for two numbers, and refuses a negative result. Nodeadm (nodeadm/doc/examples.md) has only the functions of CEL. It
+// ignores a result that is not positive, and uses the number for amazon-vpc-cni-k8s.
 
 // A format is the output for a program that launches nodes.
 type format struct {
@@ -95,8 +94,7 @@ func (t term) String() string {
 	return fmt.Sprintf("%s + %d", t.cel, t.number)
 }
 
-// operand returns the text of a term for use as an operand. If the term has an operator that is not in parentheses,
-// operand puts the term in parentheses.
+// operand returns the text of a term for use as an operand, in parentheses if it has an operator outside parentheses.
 func (t term) operand() string {
 	text, depth := t.String(), 0
 	for _, r := range text {
@@ -168,8 +166,7 @@ func (n podNode) expression(d dialect) (string, error) {
 	return pods.String(), nil
 }
 
-// checkExpressible returns an error if no expression in this dialect can give the right number for the networks of the
-// configuration.
+// checkExpressible returns an error if no expression in this dialect can give the right number for all networks.
 func (n podNode) checkExpressible(d dialect) error {
 	first := n.pools[0]
 	for _, p := range n.pools[1:] {
@@ -193,8 +190,7 @@ func (n podNode) checkExpressible(d dialect) error {
 	return nil
 }
 
-// differError returns an error about a key: the networks have different values of this key, so no expression gives the
-// right number for all of them.
+// differError returns the error that the networks have different values of a key.
 func (n podNode) differError(key string) error {
 	return cli.Hint(
 		fmt.Errorf("%s: its networks have different values of %s, and an expression does not know how many pods each "+
@@ -202,8 +198,8 @@ func (n podNode) differError(key string) error {
 		"give one conflist with --config FILE, or one type with --instance-type TYPE")
 }
 
-// warmSum returns how many free addresses the pools keep for their own pods, because pods of other pools cannot get
-// these addresses. If there is only one pool, all pods can get its free addresses, so warmSum returns 0.
+// warmSum returns how many free addresses the pools keep for their own pods. With only one pool, it returns 0, because
+// all pods can get the pool's addresses.
 func (n podNode) warmSum() (sum int) {
 	if len(n.pools) > 1 {
 		for _, p := range n.pools {
@@ -214,7 +210,7 @@ func (n podNode) warmSum() (sum int) {
 }
 
 // worstCasePods returns how many pods get an address if the pods are distributed over the pools in the worst way (see
-// [more.Pods]). If pools keep free addresses, the number is lower than the result of more.Pods.
+// [more.Pods]). It does not count free addresses that pools keep for their own pods.
 func (n podNode) worstCasePods(d dialect) term {
 	pools := n.pools
 	if pools[0].Provision == lease.ProvisionNone {
@@ -235,9 +231,9 @@ func (n podNode) worstCasePods(d dialect) term {
 	return pods
 }
 
-// podsBesideBoot returns the number of pods on all ENIs except the boot ENI, in the worst case. In this case, some
-// pools have only one pod, and each of these pods takes a whole ENI. The parameter others is the number of these pools.
-// All other ENIs belong to the pool whose ENIs serve the fewest pods.
+// podsBesideBoot returns the number of pods on all ENIs except the boot ENI, in the worst case: others is the number of
+// pools that have only one pod, and each of these pools takes a whole ENI. All other ENIs belong to the pool whose ENIs
+// serve the fewest pods.
 func (n podNode) podsBesideBoot(d dialect, pools []lease.Policy, others int) term {
 	enis, each := n.eniCount(d), podsOnENI(pools)
 	if others == 0 {
@@ -271,8 +267,8 @@ func podsOnENI(pools []lease.Policy) term {
 	return term{"(ips_per_eni - 1) * 16", 1}
 }
 
-// podsOnBootENI returns how many pods the boot ENI serves. The node itself uses one address of the boot ENI. A launch
-// template gives this ENI single IPv6 addresses instead of a prefix.
+// podsOnBootENI returns how many pods the boot ENI serves. The node itself uses one address. A launch template gives
+// this ENI single IPv6 addresses instead of a prefix.
 func (n podNode) podsOnBootENI(p lease.Policy) term {
 	single := p.Provision == lease.ProvisionNone && slices.Contains(p.Families, lease.IPv6)
 	if p.Prefixes && !single {

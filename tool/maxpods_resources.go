@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// This file prints the resources that a new node of an instance type will advertise. An autoscaler must know these
-// resources before it launches the node. Otherwise it cannot decide whether the node would help waiting pods.
+// This file prints the resources that a new node of an instance type will advertise. An autoscaler must know them
+// before it launches a node for waiting pods.
 
 // templateTag is the first part of a tag's key. The second part is the name of a resource (Cluster Autoscaler, "Scaling
 // a node group to 0" on AWS).
@@ -43,8 +43,7 @@ func (n podNode) printResources(c *cli.Context, f format) error {
 	return cli.Answer(c, rows, func(w io.Writer) { f.resources(w, n.kind, rows) })
 }
 
-// resourceRows returns a row for each pool. The row's number is how many addresses the pool can have if the other pools
-// have none.
+// resourceRows returns a row for each pool, with the number of addresses that it can have if the other pools have none.
 func (n podNode) resourceRows(c *cli.Context, l aws.Limits) ([]resourceRow, error) {
 	rows := []resourceRow{}
 	for _, p := range n.pools {

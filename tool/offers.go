@@ -23,11 +23,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// This file counts the addresses that a node offers to the scheduler: those that the node has for pods, and those that
-// EC2 can still give. If the node offers too many, it gets pods whose sandbox fails until an address is free. If it
-// offers too few, it gets too few pods. The node never offers fewer than the leased addresses, because a kubelet that
-// restarts would then reject running pods. If the command does not know whether EC2 can still give an address, it
-// assumes that EC2 can.
+// This file counts the addresses that a node offers to the scheduler: those that it has for pods, and those that EC2
+// can still give. A node that offers too many gets pods whose sandbox fails until an address is free. It never offers
+// fewer than the leased addresses, because a kubelet that restarts would then reject running pods. If the command does
+// not know whether EC2 can give an address, it assumes so.
 
 // Resource is the extended resource of the default pool. The resource of another pool is named Resource-POOL.
 const Resource = "cni-ipvlan-vpc-k8s/addresses"
@@ -99,9 +98,8 @@ type countedNode struct {
 	except int // number of ENIs not to count, because they are for pods that ask for ENIs
 }
 
-// countedNodeOf reads the configuration and the registry. If the registry is empty, countedNodeOf builds the registry,
-// as an ADD would. It must not leave this to the first ADD, because the scheduler sends no pod to a node that has
-// advertised no number.
+// countedNodeOf reads the configuration and the registry. It builds an empty registry, and does not leave this to the
+// first ADD: the scheduler sends no pod to a node that has advertised no number.
 func countedNodeOf(c *cli.Context) (n countedNode, err error) {
 	conflists := conf.Load(c.String("config"))
 	networks, err := conflists.All()
@@ -127,9 +125,8 @@ func countedNodeOf(c *cli.Context) (n countedNode, err error) {
 	return n, err
 }
 
-// knownState returns the state of the registry. If the registry is empty, or belongs to another instance, knownState
-// first builds a new one. If the node gets addresses from EC2, knownState also asks EC2 for missing limits of the
-// instance type.
+// knownState returns the state of the registry. It first rebuilds a registry that is empty or of another instance. If
+// the node gets addresses from EC2, it also asks EC2 for missing limits of the instance type.
 func (n countedNode) knownState(ctx context.Context) (*registry.State, error) {
 	if err := n.pool.OfThisInstance(ctx); err != nil {
 		return nil, err
@@ -152,18 +149,16 @@ func (n countedNode) grows() bool {
 	return slices.ContainsFunc(n.pools, func(p lease.Policy) bool { return p.Provision != lease.ProvisionNone })
 }
 
-// If EC2's last description of the subnets is older than subnetsMaxAge, the node asks EC2 again. If the subnets limit
-// how many addresses the node can get, the description may not be older than scarceSubnetsMaxAge. All nodes of an
-// account share EC2's limit for describe calls, so the node must not ask more often.
+// How old EC2's last description of the subnets may be: scarceSubnetsMaxAge if the subnets limit how many addresses the
+// node can get, and otherwise subnetsMaxAge. All nodes of an account share EC2's limit for describe calls.
 const (
 	scarceSubnetsMaxAge = 10 * time.Minute
 	subnetsMaxAge       = time.Hour
 )
 
-// currentSubnets returns the subnets with their numbers of free addresses, from EC2's last description. If the
-// description is too old, currentSubnets asks EC2 again. If the subnets limit the node, currentSubnets also asks EC2
-// after an ENI has got addresses. If EC2 does not answer, currentSubnets returns the old description. If the role does
-// not permit the EC2 call, the result is nil, and the command assumes that the subnets have enough addresses.
+// currentSubnets returns EC2's last description of the subnets, with their numbers of free addresses. If it is too old,
+// currentSubnets asks EC2 again. If the subnets limit the node, it also asks after an ENI has got addresses. If EC2
+// does not answer, the old description counts. If the role does not permit the EC2 call, the result is nil.
 func (n countedNode) currentSubnets(ctx context.Context) ([]aws.Subnet, error) {
 	if !n.grows() {
 		return nil, nil
@@ -220,8 +215,8 @@ type coolingSample struct {
 }
 
 // mostCooling returns, for each resource, the highest number of addresses that cooled at the same time. It looks at
-// this run, and at earlier runs within the window. The parameter "now" has the numbers of this run. If dryRun is false,
-// mostCooling also records these numbers.
+// this run, whose numbers are the argument "now", and at earlier runs within the window. If dryRun is false, it also
+// records "now".
 func mostCooling(
 	r *registry.Registry, now map[string]int, window time.Duration, dryRun bool,
 ) (map[string]int, error) {

@@ -90,8 +90,8 @@ commands.` +
 	}
 }
 
-// runCollection does a whole collection. It returns the report of the collection, and the rules that it has deleted. If
-// no part has failed, runCollection records that the collection is complete.
+// runCollection does a whole collection. It returns the report, and the rules that it has deleted. If no part has
+// failed, it records that the collection is complete.
 func runCollection(
 	c *cli.Context, p *ipam.Pool, conflists *conf.Conflists, want less.Collection,
 ) (less.Report, []nl.Rule, error) {
@@ -104,9 +104,8 @@ func runCollection(
 	gone, err2 := ptp.RemoveGone(p.Host)
 	failed = errors.Join(failed, err1, err2)
 	if done.Tidied || len(gone) > 0 {
-		// The collection has removed objects that serve all pods, all routed pods or the pods of an ENI. The collection
-		// found no pod that needs the objects. But a pod that started during the collection may need them. Put the
-		// objects back here, because this pod must not wait for a later run.
+		// The collection has removed objects that serve several pods, because it found no pod that needs them. A pod
+		// that started meanwhile may need them, and must not wait for a later run.
 		_, err := repair.Node(c.Context, conflists)
 		failed = errors.Join(failed, err)
 	}
@@ -135,6 +134,6 @@ func ruleTexts(rules []nl.Rule) []string {
 	return text
 }
 
-// jitter returns a random part of d, up to 15 %. A node waits for the duration d and this part, so that nodes do not
-// call EC2 at the same time. The sum of d and the result does not overflow.
+// jitter returns a random part of d, up to 15 %, so that nodes do not call EC2 at the same time. The sum of d and the
+// result does not overflow.
 func jitter(d time.Duration) time.Duration { return min(rand.N(d/100*15+1), math.MaxInt64-d) }

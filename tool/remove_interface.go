@@ -32,8 +32,8 @@ refuses these ENIs:
 			if !c.Args().Present() {
 				return cli.Misuse(c, "Insufficient Arguments: please specify an interface")
 			}
-			// The configuration says for which ENIs pods may ask. The command must not delete these ENIs, because an
-			// operator has created them, and no program would create them again.
+			// The configuration says for which ENIs pods may ask. An operator has created these ENIs, and the command
+			// must not delete them.
 			conflists := conf.Load(c.String("config"))
 			if _, err := conflists.All(); err != nil && (c.IsSet("config") || !conf.Absent(err)) {
 				return err

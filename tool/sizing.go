@@ -68,8 +68,8 @@ uses EC2's defaults: your account may have other limits. With "provision": "none
 	}
 }
 
-// sizingFlags returns the flags of the command "sizing". It has the flags of maxpods except --format and
-// --instance-type. Further flags say how many nodes and pods the command must calculate with.
+// sizingFlags returns the flags of the command sizing: those of maxpods except --format and --instance-type, and flags
+// for the numbers of nodes and pods.
 func sizingFlags() []cli.Flag {
 	var flags []cli.Flag
 	for _, f := range maxPods().Flags {
@@ -127,8 +127,8 @@ func (n podNode) sizingRow(c *cli.Context) (sizingRow, error) {
 	return row, nil
 }
 
-// setNeeds sets the row's numbers of ENIs and addresses. The parameter nodes is the number of nodes. The parameter
-// wanted is the number of addresses that each node needs: the leased, the warm and the cooling addresses.
+// setNeeds sets the row's numbers of ENIs and addresses. wanted is the number of leased, warm and cooling addresses of
+// each of the nodes.
 func (n podNode) setNeeds(row *sizingRow, l aws.Limits, wanted, nodes int) {
 	boot := n.podsExcept(l, math.MaxInt) // pods that the boot ENI serves: more than 0 if interfaceIndex is 0
 	most := 0                            // ENIs that the instance can have for pods, without the boot ENI
@@ -146,7 +146,7 @@ func (n podNode) setNeeds(row *sizingRow, l aws.Limits, wanted, nodes int) {
 	for row.Used < row.ENIs && with(row.Used) < wanted {
 		row.Used++
 	}
-	// A /28 has 16 addresses. For a new ENI, a node asks for more addresses than it needs: one spare for each 4.
+	// For a new ENI, a node asks for more addresses than it needs: one spare for each 4. A /28 has 16 addresses.
 	const block, spare = 16, 4
 	one := min(wanted+(wanted+spare-1)/spare, with(row.Used))
 	if n.pools[0].Prefixes && !l.NoPrefixes {
@@ -155,8 +155,7 @@ func (n podNode) setNeeds(row *sizingRow, l aws.Limits, wanted, nodes int) {
 	row.Addrs = nodes * max(one, row.Used)
 }
 
-// podsExcept returns the number of pods that an instance can have if some of its ENIs are not for pods. The parameter
-// enis is the number of these ENIs.
+// podsExcept returns the number of pods that an instance can have if the given number of its ENIs is not for pods.
 func (n podNode) podsExcept(l aws.Limits, enis int) int {
 	var families []lease.Family
 	for _, p := range n.pools {
@@ -165,8 +164,8 @@ func (n podNode) podsExcept(l aws.Limits, enis int) int {
 	return more.Pods(more.Launched(l, families), n.pools, enis)
 }
 
-// setCalls sets the row's fields about EC2 calls. It assumes that all nodes start at the same time. EC2 has a separate
-// limit for each action. So the action that reaches its limit first determines how many nodes can start.
+// setCalls sets the row's fields about EC2 calls of nodes that all start at the same time. EC2 has a limit for each
+// action. The action that reaches its limit first determines how many nodes can start.
 func (row *sizingRow) setCalls(nodes int) {
 	asked := map[string]int{ // the calls of one node: for its ENIs, and for one collection
 		"DescribeNetworkInterfaces": 1 + row.Used, "DescribeSubnets": 1, "DescribeInstanceTypes": 1,

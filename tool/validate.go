@@ -59,8 +59,7 @@ differ between these files. If there are mistakes, the exit status is 1.` + cli.
 	}
 }
 
-// mistakesAt returns the mistakes in a file. For a directory, it returns the mistakes in all files that a runtime would
-// read from the directory.
+// mistakesAt returns the mistakes in a file, or in all files of a directory that a runtime would read.
 func mistakesAt(conflists *conf.Conflists, binDir string, together bool) (all []conf.Mistake, err error) {
 	switch {
 	case conflists.Unlisted != nil:

@@ -42,8 +42,8 @@ asked (requests) and that no pod uses any more.` + cli.JSON("[] pool free min"),
 			if _, err := conflists.All(); len(pools) == 0 {
 				return err
 			}
-			// Remove the mark before the work, because an ADD may leave the mark again meanwhile. If the work fails, do
-			// not restore the mark, because systemd would start the work again at once.
+			// Remove the mark before the work, because an ADD may leave it again meanwhile. If the work fails, systemd
+			// must not start it again at once, so the mark stays away.
 			mark := filepath.Join(registry.Dir(), lease.Refill)
 			if err := os.Remove(mark); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
@@ -74,9 +74,9 @@ asked (requests) and that no pod uses any more.` + cli.JSON("[] pool free min"),
 // so that the command has time to report its result.
 const fillTimeout = cli.Patience - 10*time.Second
 
-// detachUnused detaches requested ENIs that no pod uses any more. If a collection runs, detachUnused waits for its end,
-// because a collection also detaches these ENIs. The wait may take minutes while EC2 throttles. So detachUnused takes
-// at most half of fillTimeout, and leaves the other half for filling the pools.
+// detachUnused detaches requested ENIs that no pod uses any more. It waits for the end of a collection, which also
+// detaches them. While EC2 throttles, this may take minutes, so detachUnused leaves half of fillTimeout for filling the
+// pools.
 func detachUnused(ctx context.Context, policy lease.Policy) error {
 	p, err := cli.OpenPool(policy)
 	if err != nil {

@@ -94,9 +94,9 @@ named another pod, the answer is "unknown".` +
 	}
 }
 
-// readHistory reads the logs at the paths. Without paths, it reads this node's log. If the node's image was made on
-// another instance, the node's log also has lines of that instance. readHistory drops these lines, because the log does
-// not show how the leases of that instance ended.
+// readHistory reads the logs at the paths, or this node's log if there are none. If the node's image was made on
+// another instance, the node's log also has lines of that instance. It does not show how those leases ended, so
+// readHistory drops them.
 func readHistory(config string, paths []string) (*history.History, error) {
 	instance := ""
 	if len(paths) == 0 {
@@ -133,12 +133,11 @@ func logDamage(damage []history.Damage) {
 	}
 }
 
-// nodeLogs returns the files of this node's lease log, and the ID of the instance if the registry knows it. The
-// registry has the path of the log. After a boot, the registry has no path until the first pod starts. Until then,
-// nodeLogs takes the path from the first network with a leaseLog.
+// nodeLogs returns the files of this node's lease log, and the ID of the instance if the registry knows it. Until the
+// first pod after a boot, the registry does not have the path of the log. Then nodeLogs takes the path from the first
+// network with a leaseLog.
 //
-// nodeLogs returns only one log. If networks have different logs, each log has a part of the node's lines. Package
-// history cannot merge these parts, because it reads one file after the other.
+// If networks have different logs, nodeLogs returns only one: package history cannot merge parts of a node's lines.
 func nodeLogs(config string) (files []string, instance string, err error) {
 	s, err := cli.ViewRegistry()
 	if err != nil {
@@ -229,8 +228,8 @@ func tenureOf(l *history.Lease) tenure {
 
 func timeText(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// podName returns the name of the pod that had a lease. Outside Kubernetes, it returns the name of the container. If
-// the node knew only that the address was in use, podName returns "unknown".
+// podName returns the name of the pod that had a lease, or of the container outside Kubernetes. If the node knew only
+// that the address was in use, it returns "unknown".
 func podName(l *history.Lease) string {
 	switch {
 	case l.Pod != "":
