@@ -15,8 +15,8 @@ import (
 
 // Dump returns the state of namespaces as text. The text has one command of ip(8) or nft(8) for each link, address,
 // route, rule and table of nftables. Tests compare the dumps of several runs. So Dump leaves out indices, MAC
-// addresses, and the IPv6 addresses and routes that the kernel derives from MAC addresses. Dump also leaves out the
-// tables of nl.Guard, because Guard.Del does not remove them.
+// addresses, and the IPv6 addresses and routes that the kernel derives from them. It also leaves out the tables of
+// nl.Guard, because Guard.Del does not remove them.
 func Dump(t testing.TB, namespaces ...*nl.NS) string {
 	t.Helper()
 	var b strings.Builder
@@ -44,7 +44,7 @@ func dumpLines(n *nl.NS) ([]string, error) {
 	return all, nil
 }
 
-// linkLines returns a line for each link, sorted, because the order in which links were made does not matter.
+// linkLines returns a line for each link, sorted, because the order of their creation does not matter.
 func linkLines(n *nl.NS) ([]string, error) {
 	found, err := n.Links()
 	lines := make([]string, len(found))
@@ -64,8 +64,8 @@ func linkLines(n *nl.NS) ([]string, error) {
 	return lines, err
 }
 
-// addrLines returns a line for each address, sorted by link. The addresses of one link stay in the kernel's order,
-// because the first of them is the primary address.
+// addrLines returns a line for each address, sorted by link. The addresses of a link stay in the kernel's order: the
+// first is the primary address.
 func addrLines(n *nl.NS) ([]string, error) {
 	found, err := n.Addrs("")
 	slices.SortStableFunc(found, func(a, b nl.Addr) int { return strings.Compare(a.Dev, b.Dev) })

@@ -18,8 +18,7 @@ import (
 )
 
 // A Guard runs the tests of a package. It fails if the tests leave behind a namespace, a thread in another namespace, a
-// file descriptor or a process. It also calls Dump for the test process's own namespace, before and after the tests. If
-// the dump after the tests has lines that the dump before the tests lacks, the Guard fails.
+// file descriptor or a process. It also fails if the tests add a line to the Dump of the test process's own namespace.
 //
 //	func TestMain(m *testing.M) { os.Exit(nltest.Guard{M: m}.Run()) }
 type Guard struct {
@@ -39,8 +38,8 @@ func (g Guard) Run() int {
 	return status
 }
 
-// openPoller makes Go's runtime open its poller now. If the runtime opened the poller during the tests, Run would
-// report that a test has left behind the poller's file descriptor.
+// openPoller makes Go's runtime open its poller now. Otherwise the poller's file descriptor could count as left behind
+// by a test.
 func openPoller() {
 	if r, w, err := os.Pipe(); err == nil {
 		r.Close()
@@ -48,9 +47,8 @@ func openPoller() {
 	}
 }
 
-// listLeftovers lists the things that countTraces finds now, but did not find before the tests. Some things take time
-// to end: threads, connections, and namespaces that the kernel removes. listLeftovers waits for their end, but no
-// longer than patience.
+// listLeftovers lists what countTraces finds now, but did not find before. Threads, connections and namespaces take
+// time to end, so it waits for them, but no longer than patience.
 func listLeftovers(before map[string]int, patience time.Duration) (left []string) {
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		left = nil
@@ -94,7 +92,6 @@ func countTraces() map[string]int {
 	return found
 }
 
-// linkTargets returns the targets of the symbolic links that match a pattern.
 func linkTargets(pattern string) (all []string) {
 	paths, _ := filepath.Glob(pattern)
 	for _, p := range paths {
@@ -105,7 +102,6 @@ func linkTargets(pattern string) (all []string) {
 	return all
 }
 
-// childNames returns the names of the child processes of this process.
 func childNames() (names []string) {
 	paths, _ := filepath.Glob("/proc/self/task/*/children")
 	for _, p := range paths {

@@ -18,8 +18,8 @@ import (
 )
 
 // Need skips a test if this machine lacks one of the features that the test needs. Features are root, netns, ipvlan,
-// nftables, police, fib, fou, iptables, owner and tcx. If the environment variable CI is set, Need does not skip such a
-// test: the test fails. A test that CI never runs is worse than no test.
+// nftables, police, fib, fou, iptables, owner and tcx. If the environment variable CI is set, such a test fails
+// instead.
 func Need(t testing.TB, features ...string) {
 	t.Helper()
 	for _, f := range features {
@@ -38,8 +38,8 @@ func Need(t testing.TB, features ...string) {
 	}
 }
 
-// probes has a function for each feature that a test may need. The function returns an error if this machine lacks the
-// feature. The function tries the feature only once.
+// probes has a function for each feature that a test may need. It returns an error if this machine lacks the feature,
+// and tries only once.
 var probes = map[string]func() error{
 	"root":     sync.OnceValue(probeRoot),
 	"netns":    sync.OnceValue(func() error { return nl.Scratch(func(*nl.NS) error { return nil }) }),
@@ -79,8 +79,8 @@ func probeRouteBack(n *nl.NS) error {
 	}}.Add(n)
 }
 
-// probeTunnels tries tunnels of both families. For these tunnels, the kernel may load modules. With these modules, the
-// kernel makes the links tunl0 and ip6tnl0 in each new namespace.
+// probeTunnels tries tunnels of both families. For these, the kernel may load modules, which make the links tunl0 and
+// ip6tnl0 in each new namespace.
 func probeTunnels(n *nl.NS) error {
 	w := nl.Wiring{{NS: n, Object: nl.Up{Dev: "lo"}}}
 	for _, local := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
@@ -102,8 +102,7 @@ func probeTCX() error {
 	return nil
 }
 
-// runProbe returns a function for nl.Scratch. The function executes a program. If the program fails, the error of the
-// function has the program's output.
+// runProbe returns a function for nl.Scratch that executes a program. Its error has the program's output.
 func runProbe(name string, args ...string) func(*nl.NS) error {
 	return func(*nl.NS) error {
 		out, err := exec.Command(name, args...).CombinedOutput()

@@ -28,8 +28,8 @@ func Tracked(t testing.TB, n *nl.NS) int {
 	return count
 }
 
-// Hooked lists the tables of nftables and of iptables in a namespace. Without such tables, the namespace uses no hook
-// of netfilter. Even the connection tracker then uses no hook.
+// Hooked lists the tables of nftables and of iptables in a namespace. Without any, the namespace uses no hook of
+// netfilter, not even for the connection tracker.
 func Hooked(t testing.TB, n *nl.NS) []string {
 	t.Helper()
 	tables, err := n.Tables()

@@ -37,10 +37,9 @@ import (
 
 const netnsDir = "/run/netns" // where ip-netns(8) looks for namespaces
 
-// The main goroutine locks the process's first thread, so that no other goroutine runs on it. A goroutine of a test may
-// move its thread to another namespace. When this goroutine ends, the runtime also ends the thread. But the runtime
-// cannot end the first thread. If such a goroutine ran on the first thread, this thread would stay in the other
-// namespace. The namespace would then exist as long as the process.
+// The main goroutine locks the process's first thread, so that no other goroutine runs on it. If a test's goroutine has
+// moved its thread to another namespace, the runtime ends the thread with the goroutine. But it cannot end the first
+// thread, which would keep the namespace as long as the process runs.
 func init() { runtime.LockOSThread() }
 
 // NS makes a network namespace whose link lo is up, mounts the namespace at path, and opens it. When the test ends, NS
@@ -101,9 +100,9 @@ func Without(t testing.TB, capability int, f func()) {
 	f()
 }
 
-// Remove unmounts a namespace that NS has made, and removes the file at path, before the test ends. Remove imitates
-// container runtimes, which sometimes remove a namespace before they call DEL. The namespace exists as long as a
-// process is in it, but nl.Open does not find it any more. A second Remove does nothing.
+// Remove unmounts a namespace that NS has made, and removes its file, before the test ends. Container runtimes
+// sometimes do this before they call DEL. The namespace exists as long as a process is in it, but nl.Open does not find
+// it any more. A second Remove does nothing.
 func Remove(t testing.TB, path string) {
 	t.Helper()
 	err := syscall.Unmount(path, syscall.MNT_DETACH)
@@ -116,8 +115,8 @@ func Remove(t testing.TB, path string) {
 }
 
 // createNamespace makes a new namespace, like "ip netns add". The file's name contains the process ID, which
-// mountedNamespaces needs. So createNamespace does not use testutils.NewNS of containernetworking/plugins, because
-// NewNS chooses another name for the file. NewNS would also make a bind mount at netnsDir.
+// mountedNamespaces needs. testutils.NewNS of containernetworking/plugins chooses another name, and makes a bind mount
+// at netnsDir.
 func createNamespace(name string) (path string, err error) {
 	name = fmt.Sprintf("%s-%d-%d", strings.ReplaceAll(name, "/", "-"), os.Getpid(), rand.Uint32())
 	done := make(chan error)

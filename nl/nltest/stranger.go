@@ -12,9 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// Stranger starts a process without privileges, in a user namespace and a network namespace of its own. Any process on
-// a node can make such namespaces. Stranger returns this network namespace and its path. In the namespace, lo is up.
-// The process ends when the test ends.
+// Stranger starts a process without privileges, in a user namespace and a network namespace of its own. Stranger
+// returns this network namespace, in which lo is up, and its path. The process ends when the test ends.
 func Stranger(t testing.TB) (n *nl.NS, path string) {
 	t.Helper()
 	Need(t, "root", "netns")
@@ -39,8 +38,8 @@ func Stranger(t testing.TB) (n *nl.NS, path string) {
 }
 
 // Idle starts a process that does nothing. The new process ends when the test calls the returned function, when the
-// test ends, or when this process ends. Idle does not use Pdeathsig. With Pdeathsig, the new process would end together
-// with the thread that started it. This thread may end before the test ends.
+// test ends, or when this process ends. Idle does not use Pdeathsig, because the thread that starts the process may end
+// before the test.
 func Idle(t testing.TB, attr *syscall.SysProcAttr) (pid int, stop func()) {
 	t.Helper()
 	cmd := exec.Command("cat")

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Step is the value N of the flag -step. A test counts some of a program's system calls (see [Everywhere]), and kills
-// the program only at every N-th of them. The command "make test-kill" sets the flag to 1.
+// Step is the value N of the flag -step: a test kills the program only at every N-th of the system calls that it counts
+// (see [Everywhere]). The command "make test-kill" sets the flag to 1.
 var Step = flag.Int("step", 4, "kill after only one of `N` system calls, and, if a command makes many calls of "+
 	"services, at only one of N of these")
 
@@ -19,14 +19,12 @@ var everyCall = flag.Bool("trace.every", false,
 	"kill after every system call, not only after those that may leave something changed")
 
 // Everywhere runs a program several times, and kills it in each run. In the first run, it kills the program after the
-// first system call that it counts. In each further run, it kills the program later than in the previous run: the
-// number of counted calls is higher by [Step]. Everywhere stops when the program has ended by itself in three runs in a
-// row. One such run is not enough, because some runs make fewer calls than others. Everywhere counts only the calls
-// that [Lasting] names, unless the flag -trace.every is set.
+// first system call that it counts. In each further run, it kills the program [Step] counted calls later. It stops when
+// the program has ended by itself in three runs in a row, because some runs make fewer calls than others. Everywhere
+// counts only the calls that [Lasting] names, unless the flag -trace.every is set.
 //
-// Each run is a subtest that calls runTrace. The function runTrace must prepare namespaces and files, run the Trace,
-// and check what the program has left behind. The name of the subtest contains the number of the system call.
-// Everywhere returns the number of runs in which it killed the program.
+// Each run is a subtest that calls runTrace. This function must prepare namespaces and files, run the Trace, and check
+// what the program has left behind. Everywhere returns the number of runs in which it killed the program.
 func Everywhere(t *testing.T, command string, runTrace func(*testing.T, *Trace)) (points int) {
 	t.Helper()
 	counts := Lasting

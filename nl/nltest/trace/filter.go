@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// filterEnv is the name of an environment variable. If the variable is set, the traced program installs a seccomp
-// filter. With the filter, the program does not stop at the system calls in the list harmless. The filter saves much
-// time: the Go runtime makes about ten harmless calls for each call that is not in the list.
+// filterEnv is an environment variable. If it is set, the traced program installs a seccomp filter, and does not stop
+// at the system calls in the list harmless. This saves much time: the Go runtime makes about ten harmless calls for
+// each other call.
 const filterEnv = "TRACE_FILTERED"
 
 // This function runs in the traced program, because the traced program is a test binary that contains this package.
@@ -26,8 +26,8 @@ func init() {
 	}
 }
 
-// installFilter installs a filter of seccomp(2). With the filter, the threads of this process stop only at system calls
-// that the list harmless does not have.
+// installFilter installs a filter of seccomp(2). With it, the threads of this process stop only at system calls that
+// are not in the list harmless.
 func installFilter() error {
 	code := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}} // the number of the call
 	for i, nr := range harmless {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// harmless is a list of system calls. Each of these calls has no effect, or an effect that ends with the process.
-// Whether a program is killed before or after such a call, it leaves the same things behind.
+// harmless lists system calls without an effect that outlasts the process. A program that is killed before or after
+// such a call leaves the same things behind.
 var harmless = slices.Concat(
 	// Memory, threads, signals, and the clock.
 	[]uint64{threadMemory, unix.SYS_MMAP, unix.SYS_MUNMAP, unix.SYS_MPROTECT, unix.SYS_MADVISE, unix.SYS_BRK,
@@ -34,9 +34,7 @@ var harmless = slices.Concat(
 		unix.SYS_SCHED_GETAFFINITY, unix.SYS_UNAME, unix.SYS_GETRANDOM, unix.SYS_CLOCK_GETTIME, unix.SYS_GETTIMEOFDAY},
 )
 
-// Lasting returns the name of a call whose effect can last longer than the process, and "" for all other calls. It
-// returns "" for close, for each call in the list harmless, and for an openat that opens a file only for reading. It
-// also returns "" for a write to stdout or stderr, and for a write that wakes another thread of the same process.
+// Lasting returns the name of a call whose effect can last longer than the process, and "" for any other call.
 func Lasting(c Call) string {
 	switch {
 	case slices.Contains(harmless, c.Nr), c.Nr == unix.SYS_CLOSE, // the end of a process closes its files anyway

@@ -5,9 +5,8 @@
 // calls, and what happens at the call. The program is killed, or the call fails, or the program waits at the call while
 // a function of the test runs.
 //
-// strace(1) can also kill a program at its n-th call, or make this call fail. But strace counts the calls of each
-// thread separately, and a goroutine may run on a different thread in each run. This package counts the calls of all
-// threads together.
+// strace(1) can also do this, but counts the calls of each thread separately, and a goroutine may run on a different
+// thread in each run.
 //
 // The package does not know which of a program's calls are important for a test. So the test passes a function that
 // selects the calls to count: see [Trace.Counts].
@@ -31,8 +30,8 @@ type Trace struct {
 	Every  bool              // also stop at the calls in harmless; this is slow
 	Kill   int               // kill the program at the call with this number, counted from 1; 0: do not kill it
 	After  bool              // kill the program after the call, and not before it
-	// If Meets is not nil, Run calls Meets at the system call with the number Kill, and does not kill the program. The
-	// program waits until Meets returns, and then goes on.
+	// If Meets is not nil, Run calls it at the system call with the number Kill, instead of killing the program. The
+	// program waits until Meets returns.
 	Meets func()
 	Errno syscall.Errno // if not 0, the call with the number Kill fails with Errno, and Run does not kill the program
 
@@ -69,8 +68,7 @@ func (t *Trace) Run(cmd *exec.Cmd) (status syscall.WaitStatus, err error) {
 	return status, errors.Join(err, t.failed)
 }
 
-// startProgram starts the program. The kernel stops the program before its first instruction. After that, startProgram
-// lets the program run to the program's first system call.
+// startProgram starts the program, and lets it run to its first system call.
 func (t *Trace) startProgram(cmd *exec.Cmd, stdin, stdout *os.File) (err error) {
 	env := cmd.Env
 	if !t.Every {
@@ -78,8 +76,7 @@ func (t *Trace) startProgram(cmd *exec.Cmd, stdin, stdout *os.File) (err error) 
 	}
 	t.pid, err = syscall.ForkExec(cmd.Path, cmd.Args, &syscall.ProcAttr{
 		Env: env, Files: []uintptr{stdin.Fd(), stdout.Fd(), stdout.Fd()},
-		// The program gets a process group of its own, so that followThreads can wait for its threads, and for no other
-		// child.
+		// The program gets a process group of its own, so that followThreads waits for no other child.
 		Sys: &syscall.SysProcAttr{Ptrace: true, Setpgid: true},
 	})
 	if err != nil {
@@ -165,8 +162,7 @@ func (t *Trace) handleStop(tid int, status syscall.WaitStatus) (signal int) {
 }
 
 // handleCall handles a stop of a thread at the beginning or the end of a system call. At the beginning, it counts the
-// system call. If the system call has the number t.Kill, handleCall kills the program, calls Meets, or makes the system
-// call fail with Errno.
+// call. At the call with the number t.Kill, it kills the program, calls Meets, or makes the call fail with Errno.
 func (t *Trace) handleCall(tid int) {
 	c, op := readCall(tid)
 	if op == entry || op == filter {
@@ -189,8 +185,8 @@ func (t *Trace) handleCall(tid int) {
 	}
 }
 
-// Again makes a Trace for another run of the program, with the same number Kill. If errno is 0, the new Trace kills the
-// program at the call with this number. If errno is not 0, the new Trace makes this call fail with errno.
+// Again makes a Trace for another run of the program, with the same number Kill. At the call with this number, the new
+// Trace kills the program, or if errno is not 0, makes the call fail with errno.
 func (t *Trace) Again(errno syscall.Errno) *Trace {
 	return &Trace{Counts: t.Counts, Every: t.Every, Kill: t.Kill, After: t.After && errno == 0, Errno: errno}
 }
