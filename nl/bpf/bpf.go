@@ -12,9 +12,8 @@ import (
 	"net/netip"
 )
 
-// The programs of a Splice translate ports in both directions. They set the bit PortBit of a port that is at least
-// OwnPort and below FirstPort. The resulting port is at least FirstPort. To translate such a port back, the programs
-// clear the bit. src/program.h must have the same constants.
+// The programs of a Splice translate ports in both directions. They set the bit PortBit of ports from OwnPort to
+// FirstPort-1. To translate back, they clear the bit. src/program.h must have the same constants.
 const (
 	OwnPort   = 0x8000
 	FirstPort = OwnPort | PortBit
@@ -26,21 +25,20 @@ const InsnSize = 8
 
 // Maps has the file descriptors of the BPF maps that the two programs of a Splice share: see src/memory.h.
 type Maps struct {
-	// Kept is a map that remembers packets. If the namespace's sockets show whether any socket awaits a packet, the
-	// programs do not remember the packet.
+	// Kept is a map that remembers packets. A packet is not in the map if the namespace's sockets already show whether
+	// one of them awaits it.
 	Kept int
-	// Looped is a map that remembers TCP connections whose first packet arrived through the veth. If the map is full,
-	// it has the latest of these connections. With this map, the programs recognise answers in these connections.
+	// Looped is a map that remembers TCP connections whose first packet arrived through the veth. With this map, the
+	// programs recognise answers in these connections.
 	Looped int
 }
 
 // Revision returns 16 characters of a hash of the programs' sources.
 func Revision() string { return sources[:16] }
 
-// Onward returns the program of a Splice for the veth. If the destination MAC address of a packet is mac, the program
-// sends the packet through the link with the index eni. If the source port of this packet is at least OwnPort and below
-// FirstPort, the program also sets the bit PortBit in the source port. If a packet has another destination MAC address,
-// the program changes the packet's mark: it sets the bits that are 1 in the parameter mark.
+// Onward returns the program of a Splice for the veth. The program sends packets to the MAC address mac through the
+// link with the index eni, and translates their source ports. In the mark of all other packets, it sets the bits that
+// are 1 in mark.
 func Onward(mac net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 	return onwardProgram.withValues(map[string]uint64{
 		"mac_head": uint64(binary.LittleEndian.Uint32(mac)),
@@ -52,16 +50,15 @@ func Onward(mac net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 	})
 }
 
-// Unawaited returns the program of a Splice for the ENI. The program handles packets that no socket of the namespace
-// awaits (see Splice in package nl). It gives such a packet to the other end of a veth pair. The pair's end in this
-// namespace has the index veth.
+// Unawaited returns the program of a Splice for the ENI. It gives packets that no socket of the namespace awaits (see
+// Splice in package nl) to the other end of a veth pair. The pair's end in this namespace has the index veth.
 func Unawaited(m Maps, veth int) []byte {
 	return unawaitedProgram.withValues(map[string]uint64{"veth": uint64(veth), "kept": uint64(m.Kept),
 		"looped": uint64(m.Looped)})
 }
 
-// Refuse returns the program of a Forbid. The program drops packets to the addresses. Refuse panics if two of the
-// addresses are of the same family.
+// Refuse returns the program of a Forbid, which drops packets to the addresses. Refuse panics if two of the addresses
+// are of the same family.
 func Refuse(addrs []netip.Addr) []byte {
 	values := map[string]uint64{"has4": 0, "addr4": 0, "has6": 0, "addr6_0": 0, "addr6_1": 0, "addr6_2": 0,
 		"addr6_3": 0}
@@ -82,8 +79,8 @@ func Refuse(addrs []netip.Addr) []byte {
 	return refuseProgram.withValues(values)
 }
 
-// Count returns the program of a Limit. The program matches the packets that the Limit counts. If onlyOwn is true, it
-// matches only packets that the namespace itself sends. If onlyOwn is false, it matches all packets.
+// Count returns the program of a Limit. It matches all packets, or with onlyOwn, only packets that the namespace itself
+// sends.
 func Count(onlyOwn bool) []byte {
 	var v uint64
 	if onlyOwn {

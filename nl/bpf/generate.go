@@ -4,8 +4,7 @@
 //go:build ignore
 
 // generate.go compiles the programs in src, and writes programs.go. With -check, it only reports whether programs.go is
-// up to date. Only "make lint" runs generate.go, because generate.go needs clang, and clang is large. So "make build"
-// and "make test" need no clang.
+// up to date. It needs clang, so only "make lint" runs it.
 package main
 
 import (
@@ -66,7 +65,6 @@ func must(err error) {
 	}
 }
 
-// generate returns the text of programs.go.
 func generate() []byte {
 	version, err := exec.Command(clang, "--version").Output()
 	if err != nil {
@@ -102,9 +100,7 @@ func generate() []byte {
 	return text
 }
 
-// sourcesHash returns the SHA-256 of all sources. generate.go writes this hash into programs.go. A test calculates the
-// hash of the present sources, and compares it with the hash in programs.go. This test does not need clang. The test
-// fails if a source has changed since generate.go last ran.
+// sourcesHash returns the SHA-256 of all sources. A test compares it with the hash in programs.go, without clang.
 func sourcesHash() string {
 	h := sha256.New()
 	files, err := filepath.Glob("src/*")
@@ -118,8 +114,8 @@ func sourcesHash() string {
 }
 
 // compile returns the object file of a source. It uses version 3 of the instruction set (-mcpu=v3), which Linux has
-// since 5.1. Debian has a file asm/types.h for each architecture. Our programs use only types that are the same in all
-// these files, so compile takes the first file.
+// since 5.1. Debian has a file asm/types.h for each architecture. The first one is enough, because our programs use
+// only types that are the same in all of them.
 func compile(source string) []byte {
 	machine, _ := filepath.Glob("/usr/include/*-linux-gnu")
 	if len(machine) == 0 {
@@ -136,16 +132,15 @@ func compile(source string) []byte {
 	return object
 }
 
-// A program is one BPF program after linking. The code begins with the instructions of the program's own function.
-// After these instructions come the functions that the program calls.
+// A program is one BPF program after linking. The code begins with the program's own function, and the functions that
+// it calls follow.
 type program struct {
 	code     []byte
 	operands []operand
 	sizes    []uint32 // MapKeySize, MapValueSize and MapSets, from struct map of src/memory.h; nil: no maps
 }
 
-// An operand is a number that the compiler does not know. Go code writes the number into one of the program's
-// instructions.
+// An operand is a number that the compiler does not know: Go code writes it into an instruction.
 type operand struct {
 	name string
 	at   int
@@ -192,8 +187,8 @@ func sectionData(s *elf.Section) []byte {
 	return b
 }
 
-// relocate handles one relocation of the object file. If the relocation is for an operand, relocate records the
-// operand. If the relocation is for a call, relocate writes the new position of the function into the call.
+// relocate handles one relocation of the object file: it records an operand, or writes a function's position into a
+// call.
 func (p *program) relocate(f *elf.File, at int, kind uint32, s elf.Symbol, start map[string]int) {
 	switch {
 	case kind == relocValue && s.Section == elf.SHN_UNDEF:
@@ -212,7 +207,6 @@ func (p *program) relocate(f *elf.File, at int, kind uint32, s elf.Symbol, start
 	}
 }
 
-// print writes the program as Go.
 func (p *program) print(b *bytes.Buffer, name string) {
 	fmt.Fprintf(b, "\nvar %sProgram = program{\ncode: []uint64{", name)
 	for i := 0; i < len(p.code); i += insnSize {

@@ -19,17 +19,16 @@ type program struct {
 	operands []operand
 }
 
-// An operand is a number that a caller of withValues chooses. The instruction that loads it is BPF_LD | BPF_IMM |
-// BPF_DW, which is twice as long as other instructions.
+// An operand is a number that a caller of withValues chooses. Its instruction is BPF_LD | BPF_IMM | BPF_DW, which is
+// twice as long as other instructions.
 type operand struct {
 	name string
 	at   int
 	fd   bool // the number is the file descriptor of a map
 }
 
-// withValues returns the instructions with the values of the operands. The parameter values maps the name of each
-// operand to the operand's value. withValues panics if an operand has no value, or if a name in the map is not the name
-// of an operand.
+// withValues returns the instructions with the values of the operands. It panics if the names in the map are not
+// exactly the names of the operands.
 func (p program) withValues(values map[string]uint64) []byte {
 	b := make([]byte, 0, InsnSize*len(p.code))
 	for _, insn := range p.code {
