@@ -22,13 +22,13 @@ type Addr struct {
 	// NoDAD makes an IPv6 address usable at once, without duplicate address detection. The detection is not necessary,
 	// because EC2 gives an address to one ENI only.
 	NoDAD bool
-	// With Apart, the kernel never chooses the address as the source of a packet, so only a program that binds to the
-	// address uses it. For this purpose, Add gives an IPv4 address the scope "link" (see inet_select_addr). Add makes
-	// an IPv6 address deprecated (see RFC 6724, section 5, rule 3). With Apart, the kernel also adds no route to the
-	// address's subnet, because Add sets IFA_F_NOPREFIXROUTE.
+	// With Apart, the kernel never chooses the address as the source of a packet: only a program that binds to it uses
+	// it. For this purpose, Add gives an IPv4 address the scope "link" (see inet_select_addr). Add makes an IPv6
+	// address deprecated (see RFC 6724, section 5, rule 3). The kernel also adds no route to the address's subnet
+	// (IFA_F_NOPREFIXROUTE).
 	Apart bool
 
-	// The method Addrs of an NS sets the following fields. Add ignores these fields.
+	// NS.Addrs sets the fields below, and Add ignores them.
 	Secondary  bool // IPv4: the link already had an address of the same subnet; IPv6: a temporary address (RFC 8981)
 	Dynamic    bool // the address has a lifetime, like an address from DHCP
 	Deprecated bool // new connections do not use the address, because its preferred lifetime (preferred_lft) is over
@@ -42,10 +42,8 @@ func (a Addr) String() string {
 	return c.flag("noprefixroute", a.Apart).String()
 }
 
-// Add adds the address. If Apart is not set, the kernel also adds the route to the address's subnet.
 func (a Addr) Add(n *NS) error { return a.sendMessage(n, unix.RTM_NEWADDR, addNew) }
 
-// Del removes the address.
 func (a Addr) Del(n *NS) error { return a.sendMessage(n, unix.RTM_DELADDR, 0) }
 
 func (a Addr) sendMessage(n *NS, typ, flags int) error {
@@ -91,8 +89,7 @@ func broadcastAddr(p netip.Prefix) (netip.Addr, bool) {
 	return lastAddr(p), true
 }
 
-// Check returns an error if the link does not have the address. Check also returns an error if duplicate address
-// detection has found that another host has the address.
+// Check returns an error if the link lacks the address, or if another host has it (duplicate address detection).
 func (a Addr) Check(n *NS) error {
 	index, err := n.linkIndex(a.Dev)
 	if err != nil {
@@ -114,9 +111,9 @@ func (a Addr) Check(n *NS) error {
 	return fmt.Errorf("%s has no address %s: %w", a.Dev, a.Prefix, fs.ErrNotExist)
 }
 
-// Addrs lists the addresses of a link, or of all links if dev is "". The IPv4 addresses of a link are sorted: first
-// those with Secondary false, then those with Secondary true. Both groups are sorted from the oldest to the newest. The
-// IPv6 addresses of a link are sorted from the newest to the oldest (ipv6_link_dev_addr).
+// Addrs lists the addresses of a link, or of all links if dev is "". IPv4 addresses of a link are sorted from the
+// oldest to the newest, secondary ones last. IPv6 addresses are sorted from the newest to the oldest
+// (ipv6_link_dev_addr).
 func (n *NS) Addrs(dev string) ([]Addr, error) {
 	index, names, err := n.indexOrNames(dev)
 	if err != nil {
@@ -134,8 +131,7 @@ func (n *NS) Addrs(dev string) ([]Addr, error) {
 	return all, nil
 }
 
-// AllAddrs lists the addresses of all links. If addresses change while the kernel lists them, the list may be
-// incomplete. AllAddrs then tries again, and fails after ten tries.
+// AllAddrs lists the addresses of all links. If addresses change meanwhile, it tries again, and fails after ten tries.
 func (n *NS) AllAddrs() (addrs []netip.Addr, err error) {
 	found, err := n.kernelAddrs(n.sendExact, bothFamilies, 0)
 	if err != nil {
@@ -147,8 +143,8 @@ func (n *NS) AllAddrs() (addrs []netip.Addr, err error) {
 	return addrs, nil
 }
 
-// indexOrNames returns the index of the link dev, and a map from that index to dev. If dev is "", indexOrNames returns
-// 0, and a map from the indices of all links to their names.
+// indexOrNames returns the index of the link dev, or 0 for all links if dev is "". The map has the names of these links
+// by index.
 func (n *NS) indexOrNames(dev string) (int, map[int]string, error) {
 	if dev != "" {
 		index, err := n.linkIndex(dev)
@@ -171,8 +167,7 @@ type kernelAddr struct {
 // then the IPv6 addresses (rtnl_dump_all).
 const bothFamilies = Family(unix.AF_UNSPEC)
 
-// kernelAddrs lists the addresses of the link with the given index, or of all links if index is 0. The function send
-// sends the request.
+// kernelAddrs lists the addresses of the link with the given index, or of all links if index is 0.
 func (n *NS) kernelAddrs(send sender, family Family, index int) ([]kernelAddr, error) {
 	msg := nl.NewIfAddrmsg(int(family))
 	msg.Index = uint32(index)
@@ -185,9 +180,8 @@ func (n *NS) kernelAddrs(send sender, family Family, index int) ([]kernelAddr, e
 	}
 	var found []kernelAddr
 	for _, m := range msgs {
-		// Skip an address if the request did not ask for its family. If IPv6 is disabled (ipv6.disable=1), the kernel
-		// answers a request for IPv6 with the addresses of all families (rtnl_dump_all). Some kernels have more
-		// families than IPv4 and IPv6.
+		// Skip families for which the request did not ask. If IPv6 is disabled (ipv6.disable=1), the kernel answers a
+		// request for IPv6 with all families (rtnl_dump_all). Some kernels have more families than IPv4 and IPv6.
 		if f := Family(m[0]); f != family && (family != bothFamilies || !slices.Contains(Families, f)) {
 			continue
 		}

@@ -14,7 +14,7 @@ import (
 // An AltName is an alternative name of a link (see altname in ip-link(8)). Alternative names need Linux 5.5.
 type AltName struct {
 	Dev  string
-	MAC  string // the link's MAC address; if the link Dev has another MAC address, Dev is now the name of another link
+	MAC  string // the link's MAC address: if Dev has another one, Dev is now the name of another link
 	Name string
 }
 
@@ -22,10 +22,8 @@ func (a AltName) String() string {
 	return command("ip link property add").option("dev", a.Dev).option("altname", a.Name).String()
 }
 
-// Add adds the alternative name to the link. A link may have several alternative names.
 func (a AltName) Add(n *NS) error { return a.sendMessage(n, unix.RTM_NEWLINKPROP, addNew) }
 
-// Del removes the alternative name from the link.
 func (a AltName) Del(n *NS) error { return a.sendMessage(n, unix.RTM_DELLINKPROP, 0) }
 
 func (a AltName) sendMessage(n *NS, typ, flags int) error {
@@ -43,7 +41,6 @@ func (a AltName) sendMessage(n *NS, typ, flags int) error {
 		nest(unix.IFLA_PROP_LIST|unix.NLA_F_NESTED, attrString(unix.IFLA_ALT_IFNAME, a.Name)))
 }
 
-// Check returns an error if the link is missing, has another MAC address, or does not have the alternative name.
 func (a AltName) Check(n *NS) error {
 	l, err := a.link(n)
 	if err == nil && !slices.Contains(l.Names()[1:], a.Name) {

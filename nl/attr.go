@@ -12,9 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An attribute is a struct rtattr of rtnetlink(7), followed by the attribute's value and by padding. With the padding,
-// the attribute's length is a multiple of four bytes. In a list of attributes, the bytes of the attributes follow each
-// other. We do not use the attributes of vishvananda/netlink, because that package builds a tree, with several
+// An attribute is a struct rtattr of rtnetlink(7), followed by the attribute's value and by padding. The padding makes
+// the attribute's length a multiple of four bytes. The attributes of vishvananda/netlink are trees, with several
 // allocations for each attribute.
 type attribute []byte
 
@@ -38,8 +37,7 @@ func attr32(typ int, v uint32) attribute {
 	return binary.NativeEndian.AppendUint32(attrHeader(typ, 4), v)
 }
 
-// attrBigEndian returns an attribute whose value is a number in network byte order. nftables needs numbers in this byte
-// order.
+// attrBigEndian returns an attribute whose value is a number in network byte order, as nftables needs it.
 func attrBigEndian(typ int, v uint32) attribute {
 	return binary.BigEndian.AppendUint32(attrHeader(typ, 4), v)
 }
@@ -62,8 +60,7 @@ func nest(typ int, inside ...attribute) attribute {
 	return b
 }
 
-// attrHeader returns the header of an attribute. The parameter size is the length of the value in bytes. The returned
-// slice has capacity for the value and for the padding.
+// attrHeader returns the header of an attribute. The slice has capacity for a value of size bytes, and for the padding.
 func attrHeader(typ, size int) attribute {
 	b := make(attribute, 0, aligned(unix.SizeofRtAttr+size))
 	return binary.NativeEndian.AppendUint16(binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofRtAttr+size)),
@@ -111,9 +108,8 @@ func bigEndianUint(b []byte) uint32 {
 	return binary.BigEndian.Uint32(b)
 }
 
-// attrAt returns the value of a nested attribute, or nil if there is none. The slice "types" is the path to the nested
-// attribute. Its first element is the type of an attribute in the list. Each further element is the type of an
-// attribute inside the previous attribute.
+// attrAt returns the value of a nested attribute, or nil if there is none. The slice "types" has the attribute's type
+// at each level, the outermost first.
 func attrAt(list []byte, types ...int) (value []byte) {
 	for _, want := range types {
 		value = nil

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Branch is a chain of nftables for packets that have arrived through links of one group. The Branch's table has a
-// map from each group to the group's chain. The kernel looks up the chain in this map, so a packet takes the same time
-// with many Branches as with one. The table must have a rule with [ByIIFGroup], which uses the map. If two processes
-// add Branches with the same chain and different groups, only one process succeeds.
+// A Branch is a chain of nftables for packets that have arrived through links of one group. The table maps each group
+// to the chain of its Branch, so a packet takes the same time with many Branches as with one. The table must have a
+// rule with [ByIIFGroup], which uses this map. If two processes add Branches with the same chain for different groups,
+// only one of them succeeds.
 //
-// A Branch may have a second chain, for packets that have arrived through one particular link. For this second chain,
-// the table must also have a rule with [ByIIF], which uses another map, from links to chains.
+// A Branch may have a second chain, for packets that have arrived through one particular link. For it, the table must
+// also have a rule with [ByIIF].
 type Branch struct {
 	Table   Table
 	Group   uint32
@@ -36,18 +36,17 @@ const (
 	mostBranches = 1 << 10
 )
 
-// ByIIFGroup sends a packet to the chain of the [Branch] whose Group is the group of the link through which the packet
-// has arrived. If no Branch has this group, the kernel goes on with the next rule.
+// ByIIFGroup sends a packet to the chain of the [Branch] for the group of the incoming link. Without such a Branch, the
+// kernel goes on with the next rule.
 func ByIIFGroup() Term { return byMap("iifgroup", unix.NFT_META_IIFGROUP, branchMap, 35) }
 
-// ByIIF sends a packet to the second chain of the [Branch] whose Link is the link through which the packet has arrived.
-// If no Branch has this link, the kernel goes on with the next rule.
+// ByIIF sends a packet to the second chain of the [Branch] whose Link is the incoming link. Without such a Branch, the
+// kernel goes on with the next rule.
 func ByIIF() Term { return byMap("iif", unix.NFT_META_IIF, arrivalMap, 20) }
 
 // byMap returns a Term that looks up a property of the packet in a map, and sends the packet to the chain in the map's
-// element. The parameter set is the name of the map. The parameter key is the kernel's number of the property. The
-// parameter typ is the number by which nft(8) knows the type of the property (devgroup or ifindex). nft(8) needs typ to
-// print the elements of the map.
+// element. set is the name of the map, and key is the kernel's number of the property. typ is nft(8)'s number of the
+// property's type (devgroup or ifindex): nft(8) needs it to print the map.
 func byMap(word string, key uint32, set string, typ uint32) Term {
 	return Term{word + " vmap @" + set, func(x *transaction) ([]attribute, error) {
 		const size = 4
@@ -67,15 +66,13 @@ func byMap(word string, key uint32, set string, typ uint32) Term {
 	}}
 }
 
-// A branchPart is one chain of a Branch, with the map element that leads to the chain. The field set is the name of the
-// map, and the field key is the key of the element.
+// A branchPart is one chain of a Branch, with the map element that leads to the chain.
 type branchPart struct {
 	set   string
 	key   uint32
 	chain Chain
 }
 
-// parts returns a branchPart for each chain of the Branch.
 func (b Branch) parts() []branchPart {
 	all := []branchPart{{branchMap, b.Group, Chain{Name: b.Chain, Rules: b.Rules}}}
 	if b.Arrived != nil {
@@ -85,7 +82,6 @@ func (b Branch) parts() []branchPart {
 	return all
 }
 
-// String returns the commands of nft(8) that would add the Branch to an existing table.
 func (b Branch) String() string {
 	t := b.Table.Family + " " + b.Table.Name
 	var lines []string
@@ -114,7 +110,7 @@ func (t Table) BranchGroups(n *NS) (groups []uint32, err error) {
 	return groups, err
 }
 
-// targetChain returns the name of the chain to which the element of a branchPart leads in the kernel's table.
+// targetChain returns the name of the chain to which the kernel's element leads.
 func (t Table) targetChain(n *NS, l branchPart) (chain string, err error) {
 	msg, err := t.getObject(n, unix.NFT_MSG_GETSETELEM, l.elementAttrs(t)...)
 	if err != nil {
@@ -123,20 +119,18 @@ func (t Table) targetChain(n *NS, l branchPart) (chain string, err error) {
 	return verdictChain(attrAt(msg, unix.NFTA_SET_ELEM_LIST_ELEMENTS, unix.NFTA_LIST_ELEM)), nil
 }
 
-// verdictChain returns the name of the chain to which an element of a map leads.
 func verdictChain(element []byte) string {
 	return unix.ByteSliceToString(attrAt(element, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT,
 		unix.NFTA_VERDICT_CHAIN))
 }
 
-// elementAttrs returns the attributes of a request about the element of a branchPart.
 func (l branchPart) elementAttrs(t Table, data ...attribute) []attribute {
 	return []attribute{attrString(unix.NFTA_SET_ELEM_LIST_TABLE, t.Name),
 		attrString(unix.NFTA_SET_ELEM_LIST_SET, l.set), nested(unix.NFTA_SET_ELEM_LIST_ELEMENTS,
 			nested(unix.NFTA_LIST_ELEM, append(data, dataAttr(unix.NFTA_SET_ELEM_KEY, nativeBytes(l.key)))...))}
 }
 
-// Add adds the Branch to its table. The error is fs.ErrExist if the group has a Branch, or if the chain exists.
+// Add returns fs.ErrExist if the group has a Branch, or if the chain exists.
 func (b Branch) Add(n *NS) error { return b.install(n, addNew) }
 
 // Put adds the Branch, or replaces the rules of its chains.
@@ -154,7 +148,7 @@ func (b Branch) install(n *NS, flags int) error {
 	for i, l := range b.parts() {
 		x.add(unix.NFT_MSG_NEWCHAIN, flags, attrString(unix.NFTA_CHAIN_TABLE, x.table),
 			attrString(unix.NFTA_CHAIN_NAME, l.chain.Name))
-		if i == 0 { // after NEWCHAIN: if another group has the chain, NEWCHAIN's error must come first
+		if i == 0 { // after NEWCHAIN, whose error must come first if another group has the chain
 			b.delElements(x, stale)
 		}
 		x.emptyChain(l.chain.Name)
@@ -169,7 +163,6 @@ func (b Branch) install(n *NS, flags int) error {
 	return n.commit(x)
 }
 
-// emptyChain adds a request that deletes all rules of a chain.
 func (x *transaction) emptyChain(chain string) {
 	x.add(unix.NFT_MSG_DELRULE, 0, attrString(unix.NFTA_RULE_TABLE, x.table), attrString(unix.NFTA_RULE_CHAIN, chain))
 }
@@ -177,9 +170,7 @@ func (x *transaction) emptyChain(chain string) {
 // verdictGoto is NFT_GOTO of linux/netfilter/nf_tables.h.
 const verdictGoto = 1<<32 - 4
 
-// Check looks up b.Group in the kernel's table. If b has a second chain, Check also looks up b.Link. Check returns an
-// error if a look-up finds no chain, or another chain than the one of b. Check also returns an error if the rules of
-// the kernel's chain differ from the rules of b.
+// Check returns an error if b.Group or b.Link leads to no chain or to another chain, or if the rules of a chain differ.
 func (b Branch) Check(n *NS) error {
 	for _, l := range b.parts() {
 		chain, err := b.Table.targetChain(n, l)
@@ -203,8 +194,7 @@ func (b Branch) Check(n *NS) error {
 	return nil
 }
 
-// Del deletes the Branch of the group b.Group from the kernel's table. If the kernel's Branch has a second chain, Del
-// also deletes this chain. Del does not look at b.Arrived.
+// Del deletes the kernel's Branch of b.Group, with its second chain if there is one.
 func (b Branch) Del(n *NS) error {
 	x, err := b.Table.newTransaction()
 	if err != nil {
@@ -231,9 +221,9 @@ func (b Branch) Del(n *NS) error {
 	return n.commit(x)
 }
 
-// arrivalParts returns two kinds of elements of arrivalMap: elements whose key is b.Link, and elements that lead to the
-// second chain of a Branch. The caller passes the name of that Branch's first chain. An element whose key is b.Link can
-// remain from an earlier Branch, if another program has deleted only the other parts of that Branch.
+// arrivalParts returns the elements of arrivalMap whose key is b.Link, or that lead to the second chain of the Branch
+// with this first chain. An element with the key b.Link remains if another program has deleted only the rest of an
+// earlier Branch.
 func (b Branch) arrivalParts(n *NS, chain string) (found []branchPart, err error) {
 	all, err := b.Table.setElements(n, arrivalMap)
 	for _, e := range all {
@@ -245,19 +235,16 @@ func (b Branch) arrivalParts(n *NS, chain string) (found []branchPart, err error
 	return found, err
 }
 
-// delElements adds requests that delete the elements of branchParts.
 func (b Branch) delElements(x *transaction, all []branchPart) {
 	for _, l := range all {
 		x.add(unix.NFT_MSG_DELSETELEM, 0, l.elementAttrs(b.Table)...)
 	}
 }
 
-// secondChainName takes the name of a Branch's first chain, and returns the name of the second chain of the same
-// Branch.
 func secondChainName(chain string) string { return chain + "_arrived" }
 
-// Restore adds the Branch again if another program has deleted the whole Branch, or only the element that leads to the
-// Branch's chain. If the chain belongs to another group, Restore changes nothing and returns true.
+// Restore adds the Branch again if another program has deleted it, or only the element that leads to its chain. If the
+// chain belongs to another group, Restore changes nothing and returns true.
 func (b Branch) Restore(n *NS) (taken bool, err error) {
 	if err = b.Add(n); !errors.Is(err, fs.ErrExist) {
 		return false, err

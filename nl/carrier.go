@@ -13,29 +13,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Carrier is a link that can have addresses of an ENI. Addrs has all addresses of the link.
+// A Carrier is a link that can have addresses of an ENI.
 type Carrier struct {
 	Link
 	Addrs []netip.Addr
 }
 
-// Slaves lists those links of the namespace n whose master is in another namespace, masterNS. The links are of the
-// kinds ipvlan, macvlan or VLAN. The field Peer of a returned link is the index of its master.
+// Slaves lists the ipvlan, macvlan and VLAN links of n whose master is in masterNS. Their field Peer is the index of
+// the master.
 //
-// The owner of a namespace (a pod, for example) can make links of all kinds in the namespace, and chooses their names,
-// indices, groups and MAC addresses. But only a process with privileges in masterNS can make a link whose master is in
-// masterNS. So Slaves selects links only by the namespace of their master. The kernel itself reports this namespace.
+// The owner of a namespace, such as a pod, can make any links there, and chooses their names, indices, groups and MAC
+// addresses. But only a process with privileges in masterNS can make a link whose master is in masterNS. So Slaves
+// selects links by the namespace of their master, which the kernel itself reports.
 //
-// In each namespace, the kernel gives IDs to other namespaces (see ip-netns(8)). masterNS gets an ID in n when the
-// kernel first sends a message about a link of n whose master is in masterNS. Usually, this message is sent when the
-// link is made. For an exception, see HasOn. masterNS then keeps this ID (peernet2id_alloc). So without an ID of
-// masterNS in n, n has no slaves to list, and Slaves does not ask for the links.
+// masterNS gets an ID in n (ip-netns(8)) when the kernel first sends a message about such a link. Usually, this is when
+// the link is made: for an exception, see HasOn. masterNS keeps its ID (peernet2id_alloc). So if masterNS has no ID in
+// n, there are no slaves.
 //
-// If links change all the time, each of the kernel's lists may be incomplete. In this case, Slaves asks for several
-// lists, and returns each slave that is in at least one list. So the owner of a namespace can hide slaves of this
-// namespace, if the owner changes links all the time. The owner cannot hide slaves of other namespaces. A hidden slave
-// keeps its addresses, and no other slave can have the same addresses. So even if a caller does not see the slave, it
-// cannot add an address of the slave to another slave.
+// If links change all the time, Slaves asks for several lists, and returns each slave that is in one of them. So the
+// owner of a namespace can hide its own slaves, but no others. No other slave can get an address of a hidden slave.
 func (n *NS) Slaves(masterNS *NS) ([]Carrier, error) {
 	number, err := n.nsNumber(masterNS)
 	if err != nil {
@@ -48,10 +44,9 @@ func (n *NS) Slaves(masterNS *NS) ([]Carrier, error) {
 	return n.listCarriers(func(l Link) bool { return l.peerNS == number && borrowsMAC(l) })
 }
 
-// HasOn reports whether the namespace n has a link whose master is the link l of the namespace masterNS. The master may
-// have moved to masterNS after the slave was made. For example, the master may be a network card that has come back
-// from a pod. In this case, masterNS may still have no ID in n (see Slaves). The kernel gives masterNS an ID when it
-// lists the links of n. So HasOn first lists the links.
+// HasOn reports whether the namespace n has a link whose master is the link l of the namespace masterNS. If the master
+// moved to masterNS after the slave was made, like a card that has come back from a pod, masterNS may have no ID in n
+// yet (see Slaves). The kernel gives masterNS an ID when it lists the links of n, so HasOn lists them first.
 func (n *NS) HasOn(masterNS *NS, l Link) (bool, error) {
 	if _, err := n.Links(); err != nil {
 		return false, err
@@ -60,13 +55,13 @@ func (n *NS) HasOn(masterNS *NS, l Link) (bool, error) {
 	return slices.ContainsFunc(slaves, func(c Carrier) bool { return c.Peer == l.Index }), err
 }
 
-// CardsOf lists those links of the namespace whose Kind (see [Link]) is one of the given kinds. It leaves out lo. If
-// links change all the time, CardsOf asks for several lists, as Slaves does.
+// CardsOf lists the links of the namespace whose Kind (see [Link]) is one of the given kinds, without lo. If links
+// change all the time, CardsOf asks for several lists, as Slaves does.
 func (n *NS) CardsOf(kinds ...string) ([]Carrier, error) {
 	return n.listCarriers(func(l Link) bool { return l.Index != loopback && slices.Contains(kinds, l.Kind) })
 }
 
-// listCarriers lists those links for which isWanted returns true. Each Carrier has the addresses of its link.
+// listCarriers lists those links for which isWanted returns true.
 func (n *NS) listCarriers(isWanted func(Link) bool) ([]Carrier, error) {
 	links := map[int]Link{}
 	err := n.requestSeveral(unix.RTM_GETLINK, unix.RTM_NEWLINK, func(m []byte) {
@@ -89,7 +84,7 @@ func (n *NS) listCarriers(isWanted func(Link) bool) ([]Carrier, error) {
 }
 
 // addrsOf lists the addresses of a link. Linux before 4.20 answers with the addresses of all links (inet_dump_ifaddr,
-// inet6_dump_addr), so addrsOf leaves out the addresses of the other links.
+// inet6_dump_addr), so addrsOf filters them.
 func (n *NS) addrsOf(index int) ([]netip.Addr, error) {
 	addrs := map[netip.Addr]bool{}
 	msg := nl.NewIfAddrmsg(int(bothFamilies))
@@ -109,8 +104,7 @@ func (n *NS) addrsOf(index int) ([]netip.Addr, error) {
 }
 
 // requestSeveral asks the kernel for a dump, and calls the function visit with each message. If a change interrupts the
-// dump, requestSeveral asks again, ten times at most. So requestSeveral may call visit several times with the same
-// message.
+// dump, it asks again, ten times at most. So visit may get the same message several times.
 func (n *NS) requestSeveral(
 	typ int, answerType uint16, visit func([]byte), head nl.NetlinkRequestData, attrs ...attribute,
 ) error {

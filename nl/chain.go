@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PriorityMangle is the Priority that nft(8) calls "mangle". Chains that set marks have this Priority, so that the
-// kernel calls these chains before the chains that translate addresses.
+// PriorityMangle is the Priority that nft(8) calls "mangle". Chains that set marks have it, so they come before the
+// chains that translate addresses.
 const PriorityMangle = -150
 
-// A Chain is a chain in a table of nftables. A hook of netfilter calls the chain.
+// A Chain is a chain of nftables that a hook of netfilter calls.
 type Chain struct {
 	Name     string
 	Type     string // filter, nat or route
@@ -75,19 +75,18 @@ func (c Chain) addRules(x *transaction) error {
 	return nil
 }
 
-// revision is a part of the text that we hash for the comment of a rule (see ruleFingerprint). Increase revision if a
-// rule's text stays the same, but the code that this package makes for the rule changes.
+// revision is hashed into the comment of each rule (see ruleFingerprint). Increase it if this package makes other code
+// for a rule whose text stays the same.
 const revision = "1"
 
-// A ruleFingerprint is the name of a rule's chain and the comment of the rule. Check compares rules by their
-// fingerprints. The comment of our rules is a hash. The hashed text contains the rule's text, the revision, and the
-// chain's name and properties: type, hook, priority and policy.
+// A ruleFingerprint is the name of a rule's chain and the rule's comment, by which Check compares rules. The comment of
+// our rules is a hash of the rule's text, the revision, and the chain's name, type, hook, priority and policy.
 type ruleFingerprint struct{ chain, comment string }
 
-// isOurs reports whether the rule is ours. A rule is ours if its comment has the length of our hashes.
+// isOurs reports whether the comment has the length of our hashes.
 func (f ruleFingerprint) isOurs() bool { return len(f.comment) == hex.EncodedLen(8) }
 
-// fingerprints returns the fingerprint that each rule of the chain gets when we install the rule.
+// fingerprints returns the fingerprint of each rule of the chain.
 func (c Chain) fingerprints() []ruleFingerprint {
 	chain := []byte(revision + " " + c.Name + " " + c.header())
 	all := make([]ruleFingerprint, len(c.Rules))
@@ -105,9 +104,8 @@ func (c Chain) fingerprints() []ruleFingerprint {
 	return all
 }
 
-// check returns an error if the kernel's chain has another type, hook, priority or policy than c. check does not
-// compare the rules. Fingerprints of rules do not show these changes: if another program changes the policy of a chain,
-// the fingerprints stay the same.
+// check returns an error if the kernel's chain has another type, hook, priority or policy than c. The fingerprints of
+// the rules do not show such a change.
 func (c Chain) check(n *NS, t Table) error {
 	is, _, err := t.getChain(n, c.Name)
 	if err != nil {
@@ -128,7 +126,7 @@ func (t Table) getChain(n *NS, name string) (c Chain, useCount int, err error) {
 	return c, useCount, err
 }
 
-// parseChain decodes the attributes of a chain. family is the family of its table.
+// parseChain decodes the attributes of a chain whose table has the given family.
 func parseChain(family uint8, msg []byte) (c Chain, useCount int) {
 	for typ, value := range attrsOf(msg) {
 		switch typ {
@@ -160,8 +158,7 @@ func (c *Chain) parseHook(hooks nameTable, msg []byte) {
 	}
 }
 
-// hooksOf returns the hooks of a family. The returned nameTable has nft(8)'s name of each hook, and the kernel's number
-// of the hook.
+// hooksOf returns the hooks of a family. The table has nft(8)'s name and the kernel's number of each hook.
 func hooksOf(family uint8) nameTable {
 	if family == unix.NFPROTO_ARP {
 		return nameTable{{"input", 0}, {"output", 1}} // NF_ARP_IN, NF_ARP_OUT of linux/netfilter_arp.h

@@ -19,7 +19,7 @@ import (
 // A Counted is a rule of nftables that has a counter.
 type Counted struct {
 	Chain   string
-	IIF     bool // the rule has a condition on the name of the link through which a packet has arrived
+	IIF     bool // the rule compares the name of the incoming link
 	Drops   bool
 	Packets uint64
 }

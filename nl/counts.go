@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// dropCounterNames has the names of counters. Each of them counts packets that IP drops: see snmp and netstat in
-// proc_net(5). Each namespace has its own counters.
+// dropCounterNames are counters of packets that IP drops, separate in each namespace: see snmp and netstat in
+// proc_net(5).
 var dropCounterNames = []string{"InNoRoutes", "OutNoRoutes", "IPReversePathFilter", "InAddrErrors", "FragFails",
 	"InHdrErrors"}
 

@@ -12,16 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RemoveDetached deletes rules whose IIF is a link that does not exist any more, and returns the deleted rules. It
-// deletes only rules for which isOurs returns true. When a link is deleted, the kernel removes the link's routes and
-// neighbours, but not the rules whose IIF is this link. The kernel marks these rules as detached: ip(8) shows "iif
+// RemoveDetached deletes rules whose IIF is a link that does not exist any more, if isOurs returns true for them. It
+// returns the deleted rules. The kernel does not delete such rules with the link, but marks them: ip(8) shows "iif
 // veth7e00 [detached]".
 //
-// RemoveDetached may run while plugins add links and rules. A plugin adds a link before the link's rules, so these new
-// rules are not detached. A new link may have the name that a detached rule has as IIF. So before RemoveDetached
-// deletes a detached rule, it asks the kernel for a link with this name. If the link exists, the rule stays. A plugin
-// may also add the link after RemoveDetached has asked, and before it deletes the rule. Even then, the new rules of the
-// link stay: they use another routing table, so the deletion of the detached rule does not match them.
+// RemoveDetached may run while plugins add links and rules. A plugin adds a link before its rules, so new rules are not
+// detached. But a new link may have the name in an old rule. So RemoveDetached first asks for a link with this name,
+// and keeps the rule if there is one. If the link appears only after the question, its new rules stay, because they use
+// another routing table than the deleted rule.
 func (n *NS) RemoveDetached(isOurs func(Rule) bool) (removed []Rule, failed error) {
 	rules, err := n.detachedRules()
 	if err != nil {
@@ -46,7 +44,6 @@ func (n *NS) RemoveDetached(isOurs func(Rule) bool) (removed []Rule, failed erro
 	return removed, failed
 }
 
-// detachedRules lists the rules that the kernel marks as detached.
 func (n *NS) detachedRules() (rules []Rule, err error) {
 	for _, family := range Families {
 		msgs, err := n.ruleMessages(family)

@@ -14,10 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A DroppingChain is another program's chain that may drop packets of pods, for one of three reasons. If From is valid,
-// the chain drops all packets from this range of addresses. If Source is true, the chain drops a packet if the link
-// through which the packet arrives has no route to the packet's source. Otherwise, the chain drops or rejects all
-// forwarded packets, except those that an earlier rule accepts.
+// A DroppingChain is another program's chain that may drop or reject packets of pods:
+//
+//   - If From is valid, it drops all packets from this range of addresses.
+//   - If Source is true, it drops a packet if the incoming link has no route to the packet's source.
+//   - Otherwise, it drops all forwarded packets, except those that an earlier rule accepts.
 type DroppingChain struct {
 	Name   string       // as nft(8) writes it: "ip filter FORWARD"
 	Empty  bool         // the chain has no rules, so it drops all packets
@@ -25,9 +26,9 @@ type DroppingChain struct {
 	From   netip.Prefix // only for chains with the hook input, forward or prerouting, and for chains to which they jump
 }
 
-// DroppingChains lists the chains that may drop packets of a family. It ignores the earlier rules of these chains,
-// which may accept some packets. DroppingChains sees the rules of nftables and iptables-nft. It does not see the rules
-// of iptables-legacy, because the kernel keeps those rules outside nftables.
+// DroppingChains lists the chains that may drop packets of a family. It ignores earlier rules of a chain that accept
+// some packets. It sees the rules of nftables and iptables-nft, but not those of iptables-legacy, which the kernel
+// keeps outside nftables.
 func (n *NS) DroppingChains(family Family) ([]DroppingChain, error) {
 	chains, err := n.dumpObjects(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC)
 	if err != nil {
@@ -66,7 +67,6 @@ func (n *NS) DroppingChains(family Family) ([]DroppingChain, error) {
 	return slices.Compact(found), nil
 }
 
-// rulesOfChain returns the attributes of each rule of a chain.
 func (t Table) rulesOfChain(n *NS, chain string) ([][]byte, error) {
 	rules, err := t.listRules(n, attrString(unix.NFTA_RULE_CHAIN, chain))
 	if err != nil && !isNotExist(err) { // if a program has deleted the chain meanwhile, the chain has no rules
@@ -78,7 +78,6 @@ func (t Table) rulesOfChain(n *NS, chain string) ([][]byte, error) {
 	return rules, nil
 }
 
-// droppingChains returns a DroppingChain for each reason why the chain c may drop packets of pods.
 func (c Chain) droppingChains(t Table, rules [][]byte, family uint8) []DroppingChain {
 	name := t.Family + " " + t.Name + " " + c.Name
 	found := droppedSources(t, c.Name, rules, family)
@@ -104,10 +103,9 @@ func droppedSources(t Table, chain string, rules [][]byte, family uint8) []Dropp
 	return found
 }
 
-// droppedSource returns a range of source addresses if a rule drops or rejects all packets from this range. The rule
-// may have an exception for packets that arrive through some links. For example, Tailscale's rule does not drop packets
-// that arrive through Tailscale's link. If the rule has any other condition, droppedSource returns a Prefix that is not
-// valid.
+// droppedSource returns the range of sources from which a rule drops or rejects all packets. The rule may have an
+// exception for some incoming links: Tailscale's rule has one for Tailscale's own link. With any other condition, the
+// returned Prefix is not valid.
 func droppedSource(rule []byte, family uint8) (from netip.Prefix) {
 	var register string // what the last expression has loaded into the register
 	var mask []byte
@@ -155,8 +153,7 @@ func isSource(payload []byte, family uint8) bool {
 		bigEndianUint(attrAt(payload, unix.NFTA_PAYLOAD_OFFSET)) == offset
 }
 
-// prefixOf returns the prefix that contains all addresses with the given first bytes. If mask is not nil, it is the
-// netmask of the prefix.
+// prefixOf returns the prefix that contains all addresses with the given first bytes. mask is the netmask, or nil.
 func prefixOf(value, mask []byte, family uint8) netip.Prefix {
 	size := map[uint8]int{unix.NFPROTO_IPV4: 4, unix.NFPROTO_IPV6: 16}[family]
 	if len(value) > size {
@@ -194,9 +191,8 @@ func chainName(m []byte) string {
 		unix.ByteSliceToString(attrAt(m[nl.SizeofNfgenmsg:], unix.NFTA_CHAIN_NAME))
 }
 
-// checksSource reports whether a rule checks the source of each packet of a family. Such a rule drops a packet if the
-// link through which the packet arrives has no route to the packet's source. firewalld has such a rule in nftables. A
-// rule of iptables checks the source with the match "rpfilter".
+// checksSource reports whether a rule checks the source of each packet of a family: it drops a packet if the incoming
+// link has no route to the packet's source. firewalld has such a rule, and iptables has the match "rpfilter".
 func checksSource(rule []byte, family uint8) bool {
 	checks, ofFamily := false, false // ofFamily: the register has the family of the packet
 	for name, data := range expressions(rule) {
@@ -222,7 +218,7 @@ func checksSource(rule []byte, family uint8) bool {
 	return false
 }
 
-// dropsAll reports whether a rule drops or rejects every packet. firewalld's last rule is an example.
+// dropsAll reports whether a rule drops or rejects every packet, like firewalld's last rule.
 func dropsAll(rule []byte) bool {
 	for name, data := range expressions(rule) {
 		switch name {

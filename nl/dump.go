@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A TableDump is the content of a table of nftables in the kernel. The table is one of ours.
+// A TableDump is the kernel's content of one of our tables of nftables.
 type TableDump struct {
 	Name   string      `json:"name"` // the family and the name: "inet cni_ipvlan_vpc_k8s"
 	Chains []ChainDump `json:"chains"`
@@ -34,9 +34,8 @@ type ChainDump struct {
 	Rules    []RuleDump `json:"rules"`
 }
 
-// A RuleDump has a string for each expression of a rule: the name of the expression, and its attributes in hexadecimal.
-// For a kind of expression that our rules never have, the string has only the name. The attributes of such an
-// expression may contain text of other programs.
+// A RuleDump has a string for each expression of a rule: its name, and its attributes in hexadecimal. Expressions that
+// our rules never have come without attributes, which may contain text of other programs.
 type RuleDump []string
 
 // ownExpressions has the names of the expressions that our rules may have.

@@ -14,9 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A cardSetting is a setting of ethtool(8). A C structure in linux/ethtool.h describes the setting. The first four
-// bytes of the structure are the command number. The other bytes are the value of the setting. The command getCommand
-// makes the kernel fill the structure, and the command setCommand makes the kernel read it.
+// A cardSetting is a setting of ethtool(8), as a C structure of linux/ethtool.h. The structure begins with the command
+// number, in four bytes. For getCommand, the kernel fills the rest, and for setCommand, it reads the rest.
 type cardSetting struct {
 	name                   string
 	getCommand, setCommand uint32
@@ -24,7 +23,7 @@ type cardSetting struct {
 	args                   []uint32 // the numbers that follow the command number in a request
 }
 
-// Commands of linux/ethtool.h for the two settings that no cardSetting describes.
+// Commands of linux/ethtool.h for the settings that are no cardSetting.
 const (
 	ethtoolGetRSS      = 0x46 // needs two requests: see readRSS
 	ethtoolSetRSS      = 0x47
@@ -32,8 +31,8 @@ const (
 	ethtoolSetFeatures = 0x3b
 )
 
-// cardSettings returns the settings that pods can change. A driver for EC2 may lack some of these settings. If
-// setCommand is 0, no command can restore the setting.
+// cardSettings returns the settings that pods can change. A driver for EC2 may lack some of them. A setting with
+// setCommand 0 cannot be restored.
 func cardSettings() []cardSetting {
 	const getHash, setHash, getTunable, setTunable, u32, u16 = 0x29, 0x2a, 0x48, 0x49, 3, 2
 	all := []cardSetting{
@@ -59,7 +58,7 @@ func cardSettings() []cardSetting {
 
 const featuresSetting, rssSetting = "offloads", "receive side scaling"
 
-// cardSettings adds the settings of a link's driver to the Settings s.
+// cardSettings adds the settings of a link's driver to s.
 func (n *NS) cardSettings(l Link, s Settings) error {
 	read := func(name string, value []byte, err error) error {
 		switch {
@@ -83,14 +82,13 @@ func (n *NS) cardSettings(l Link, s Settings) error {
 }
 
 // lacksSetting reports whether an error of runEthtool means that the driver does not have a setting. A driver that has
-// the command but not the setting returns EINVAL.
+// the command, but not the setting, returns EINVAL.
 func lacksSetting(err error) bool {
 	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)
 }
 
-// readFeatures returns the offloads of a link. Each group of 32 offloads has two bit masks. The first mask has the
-// offloads that can be changed. If a program has requested an offload of the first mask, the second mask has this
-// offload, too.
+// readFeatures returns the offloads of a link. Each group of 32 offloads has two bit masks: the offloads that can be
+// changed, and those of them that a program has requested.
 func (n *NS) readFeatures(l Link) (value []byte, err error) {
 	const header, block = 8, 16
 	b := structOf(header+8*block, ethtoolGetFeatures, 8)
@@ -107,7 +105,7 @@ func (n *NS) readFeatures(l Link) (value []byte, err error) {
 }
 
 // readRSS returns the driver's settings of receive side scaling: the key of the hash, and the table that maps hashes to
-// queues. The first request of readRSS asks for the sizes of the table and the key.
+// queues. The first request asks for the sizes of both.
 func (n *NS) readRSS(l Link) ([]byte, error) {
 	const header, indirAt, keyAt, most = 24, 8, 12, 1 << 12
 	sizes := structOf(header, ethtoolGetRSS)
@@ -139,7 +137,7 @@ func (n *NS) setCard(l Link, name string, value []byte) error {
 	return errors.New("the kernel has no command for that")
 }
 
-// structOf returns a C structure of size bytes. It begins with the numbers, and its other bytes are zero.
+// structOf returns a C structure of size bytes that begins with the numbers.
 func structOf(size int, numbers ...uint32) []byte {
 	b := make([]byte, 0, size)
 	for _, v := range numbers {

@@ -11,10 +11,9 @@ import (
 )
 
 // expression returns one expression of a rule of nftables. An expression loads a value into a register, compares a
-// register, or acts on the packet. Most rules use only register 1. The rules for NAT and the rules of a Guard use
-// several registers. Numbers in attributes are in network byte order. In a register, a value from the packet has
-// network byte order. A value that is not in the packet, such as its mark, has the CPU's byte order in a register. See
-// linux/netfilter/nf_tables.h.
+// register, or acts on the packet. Numbers in attributes are in network byte order. In a register, values of the packet
+// are in network byte order, and all other values, such as the mark, are in the CPU's byte order
+// (linux/netfilter/nf_tables.h).
 func expression(name string, data ...attribute) attribute {
 	return nested(unix.NFTA_LIST_ELEM, attrString(unix.NFTA_EXPR_NAME, name), nested(unix.NFTA_EXPR_DATA, data...))
 }
@@ -22,12 +21,10 @@ func expression(name string, data ...attribute) attribute {
 // nested is like nest, but sets the flag NLA_F_NESTED.
 func nested(typ int, inside ...attribute) attribute { return nest(unix.NLA_F_NESTED|typ, inside...) }
 
-// dataAttr returns an attribute with a value for a register. The expression with this attribute compares the register
-// with the value, or loads the value into the register.
+// dataAttr returns an attribute with a value that the expression compares with a register, or loads into it.
 func dataAttr(typ int, b []byte) attribute { return nested(typ, attr(unix.NFTA_DATA_VALUE, b)) }
 
-// nativeBytes returns a number in the CPU's byte order. In a register, values that are not in the packet have this
-// order: see expression.
+// nativeBytes returns a number in the CPU's byte order: see expression.
 func nativeBytes(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
 // portBytes returns a port in network byte order.
@@ -89,8 +86,8 @@ func inRange(first, last []byte) attribute {
 		dataAttr(unix.NFTA_RANGE_FROM_DATA, first), dataAttr(unix.NFTA_RANGE_TO_DATA, last))
 }
 
-// lookupSet matches if the value in register 1 is in an anonymous set of the same transaction. If "not" is true,
-// lookupSet matches if the value is not in the set. setNumber is the number that addSet has returned.
+// lookupSet matches if the value in register 1 is in an anonymous set of the same transaction. With "not", it matches
+// all other values. setNumber is from addSet.
 func lookupSet(setNumber uint32, not bool) attribute {
 	of := []attribute{attrBigEndian(unix.NFTA_LOOKUP_SREG, unix.NFT_REG_1)}
 	if not {
@@ -100,8 +97,7 @@ func lookupSet(setNumber uint32, not bool) attribute {
 		attrBigEndian(unix.NFTA_LOOKUP_SET_ID, setNumber))...)
 }
 
-// keepBits clears each bit of register 1 that is 0 in the argument. setBits sets each bit of register 1 that is 1 in
-// the argument.
+// keepBits clears the bits of register 1 that are 0 in the argument, and setBits sets the bits that are 1 in it.
 func keepBits(bits uint32) attribute { return bitwise(nativeBytes(bits), nativeBytes(0)) }
 func setBits(bits uint32) attribute  { return bitwise(nativeBytes(^bits), nativeBytes(bits)) }
 
@@ -160,9 +156,8 @@ func masq(flags uint32) attribute {
 	return expression("masq", attrBigEndian(unix.NFTA_MASQ_FLAGS, flags))
 }
 
-// nat translates the source or the destination of a packet. kind is unix.NFT_NAT_SNAT or unix.NFT_NAT_DNAT. The
-// parameter targetAttrs names the registers that have the new address and the new ports. It may also have an attribute
-// with the flags of the translation.
+// nat translates the source or the destination of a packet. kind is unix.NFT_NAT_SNAT or unix.NFT_NAT_DNAT. targetAttrs
+// name the registers with the new address and ports, and may have the flags of the translation.
 func nat(kind uint32, family byte, targetAttrs ...attribute) attribute {
 	return expression("nat", append([]attribute{attrBigEndian(unix.NFTA_NAT_TYPE, kind),
 		attrBigEndian(unix.NFTA_NAT_FAMILY, uint32(family))}, targetAttrs...)...)

@@ -21,7 +21,7 @@ const (
 // Families has both families, in the order in which the functions of this package list objects.
 var Families = []Family{IPv4, IPv6}
 
-// FamilyOf returns the family of an address. FamilyOf returns 0 for the zero netip.Addr.
+// FamilyOf returns the family of an address, or 0 for the zero netip.Addr.
 func FamilyOf(a netip.Addr) Family {
 	switch {
 	case !a.IsValid():
@@ -43,8 +43,7 @@ func (f Family) String() string {
 	return "any family"
 }
 
-// Everywhere returns the prefix that contains all addresses of the family. A default route has this prefix as its
-// destination.
+// Everywhere returns the prefix that contains all addresses of the family: the destination of a default route.
 func (f Family) Everywhere() netip.Prefix {
 	return netip.PrefixFrom(ByFamily(f, netip.IPv4Unspecified(), netip.IPv6Unspecified()), 0)
 }

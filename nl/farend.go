@@ -21,7 +21,7 @@ func (n *NS) FarEnd(nearEnd Link) (Link, error) {
 	}
 	msgs, err := n.sendRequest(unix.NETLINK_ROUTE, unix.RTM_GETLINK, 0, unix.RTM_NEWLINK, msg, attrs...)
 	if errors.Is(err, unix.EINVAL) || err == nil && len(msgs) != 1 {
-		err = notExistError{unix.ENODEV} // EINVAL: no namespace has this ID; peerNS is 1 + the ID
+		err = notExistError{unix.ENODEV} // EINVAL: no namespace has this ID
 	}
 	if err != nil {
 		return Link{}, fmt.Errorf("%s: find the other end of %s: %w", n.Name, nearEnd.Name, err)

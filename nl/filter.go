@@ -23,22 +23,21 @@ import (
 // program sees a packet after tcpdump(8) does, but before IP and netfilter. At egress, it sees a packet after IP and
 // netfilter, but before the link's queue.
 //
-// Linux 6.6 and later have tcx, which can run programs in the place of tc. For each packet, tc executes 200
-// instructions of its own, and tcx would execute less than half as many. We do not use tcx, because the kernel waits
-// some 10 ms for RCU when it attaches a program (tcx_entry_sync in include/net/tcx.h). The kernel waits again when it
-// deletes the link. While the kernel waits, no process can change a link or a route. So with tcx, an ADD would take
-// several times as long as with tc, and the ADDs of a burst would wait for each other.
+// Linux 6.6 and later have tcx, which executes less than half of tc's 200 instructions for each packet. We do not use
+// it, because the kernel waits some 10 ms for RCU when it attaches a program, and again when it deletes the link
+// (tcx_entry_sync in include/net/tcx.h). Meanwhile, no process can change a link or a route. So the ADDs of a burst
+// would wait for each other.
 type filter struct {
 	index  int       // the index of the link
 	name   string    // the name of the program, from programName
-	class  uint16    // the pod's number; in the maps of a Splice, it distinguishes the entries of pods
+	class  uint16    // the pod's number, which distinguishes pods in the maps of a Splice
 	hook   uint32    // tcEgress; 0 stands for tcIngress
 	pref   uint32    // the priority among the filters of the hook, lowest first; 0 stands for filterPref
 	police attribute // what happens to the packets that the program matches; nil: the program itself decides
 }
 
-// Numbers of linux/pkt_sched.h. The first two are the parent and the handle of the qdisc. The last two are the parents
-// of filters: at ingress and at egress.
+// Numbers of linux/pkt_sched.h: the parent and the handle of the qdisc, and the parents of filters at ingress and
+// egress.
 const (
 	tcHooks   = 0xfffffff1
 	tcHandle  = 0xffff0000
@@ -46,12 +45,11 @@ const (
 	tcEgress  = 0xfffffff3
 )
 
-// filterPref is the priority of our filters. For each packet, the kernel runs the filters of a link in the order of
-// their priorities, lowest first, until a filter handles the packet.
+// filterPref is the priority of our filters. The kernel runs a link's filters in the order of their priorities, lowest
+// first, until one handles the packet.
 const filterPref = 72
 
-// add adds the filter to the kernel, or replaces the filter's program. The caller passes the file descriptor of the
-// program.
+// add adds the filter with the program of this file descriptor, or replaces the filter's program.
 func (f filter) add(n *NS, program int) error {
 	err := f.addQdisc(n)
 	if err == nil {
@@ -75,10 +73,9 @@ func (f filter) options(program int) attribute {
 }
 
 // qdiscKind returns the kind of qdisc that the filter needs. The qdisc ingress has only the hook ingress, and clsact
-// has both hooks. If at least one link of the machine has a clsact, the kernel does more work for each packet that
-// leaves through any link. It then looks whether this link has a clsact. This work makes a packet between two pods up
-// to 0.5 % slower. So only a link with a filter at egress gets a clsact. The filter at egress must be the link's first
-// filter: see addQdisc.
+// has both hooks. If one link of the machine has a clsact, the kernel looks for a clsact at each outgoing packet. This
+// makes a packet between two pods up to 0.5 % slower. So only a link with a filter at egress gets a clsact. This filter
+// must be the link's first one: see addQdisc.
 func (f filter) qdiscKind() string {
 	if f.hook == tcEgress {
 		return "clsact"
@@ -86,9 +83,8 @@ func (f filter) qdiscKind() string {
 	return "ingress"
 }
 
-// handle returns the handle of the filter. A filter at ingress has another handle than a filter at egress. If a link
-// has the qdisc ingress, the kernel looks for the filter at egress among the filters at ingress. The different handles
-// ensure that the kernel does not find a filter at ingress instead.
+// handle returns the handle of the filter. The handles differ by hook: if a link has the qdisc ingress, the kernel
+// looks for the filter at egress among the filters at ingress, and must not find one.
 func (f filter) handle() uint32 {
 	if f.hook == tcEgress {
 		return 2
@@ -96,8 +92,7 @@ func (f filter) handle() uint32 {
 	return 1
 }
 
-// command returns the command of tc(8) that adds the qdisc and the filter to a link. The returned command lacks the
-// filter's action.
+// command returns the command of tc(8) that adds the qdisc and the filter to a link, without the filter's action.
 func (f filter) command(dev string) string {
 	direction := "ingress"
 	if f.hook == tcEgress {
@@ -107,9 +102,9 @@ func (f filter) command(dev string) string {
 		dev, f.qdiscKind(), dev, direction, cmp.Or(f.pref, filterPref), f.handle())
 }
 
-// addQdisc adds the qdisc that the filter needs, unless the link already has a qdisc of this kind or a clsact. If a
-// link has the qdisc ingress, the kernel would accept a filter for the hook egress. But the kernel would run this
-// filter at the hook ingress. So addQdisc returns an error in this case.
+// addQdisc adds the qdisc that the filter needs, unless the link already has a qdisc of this kind or a clsact. At a
+// link with the qdisc ingress, addQdisc returns an error for a filter at egress: the kernel would accept the filter,
+// but run it at ingress.
 func (f filter) addQdisc(n *NS) error {
 	err := n.applyChange(unix.RTM_NEWQDISC, unix.NLM_F_CREATE,
 		&nl.TcMsg{Ifindex: int32(f.index), Parent: tcHooks, Handle: tcHandle}, attrString(nl.TCA_KIND, f.qdiscKind()))
@@ -135,7 +130,7 @@ func (f filter) sendRequest(n *NS, typ, flags int, answerType uint16, more ...at
 	return msgs, err
 }
 
-// del deletes the kernel's filter at the position of f (see readProgram), if that filter has a program of ours.
+// del deletes the kernel's filter at the position of f (see readProgram), if it has a program of ours.
 func (f filter) del(n *NS) error {
 	f, err := f.readProgram(n)
 	if err == nil && !strings.HasPrefix(f.name, OwnTable) {
@@ -148,9 +143,8 @@ func (f filter) del(n *NS) error {
 	return err
 }
 
-// checkSame returns an error if the kernel's filter is missing, has another class, or has another program. If the two
-// programs come from releases with different sources, checkSame returns an error, even if both programs have the same
-// effect.
+// checkSame returns an error if the kernel's filter is missing, has another class, or has another program. Programs
+// from different sources differ, even if they have the same effect.
 func (f filter) checkSame(n *NS) error {
 	is, err := f.readProgram(n)
 	switch {
@@ -164,9 +158,8 @@ func (f filter) checkSame(n *NS) error {
 	return nil
 }
 
-// check returns an error if the kernel's filter is missing, or if its program has another effect. check accepts a
-// program of another release if both programs have the same effect. check does not compare the classes, because some
-// releases gave the filters no class.
+// check returns an error if the kernel's filter is missing, or if its program has another effect. It accepts a program
+// of another release with the same effect. It ignores the class, which some releases did not set.
 func (f filter) check(n *NS) error {
 	is, err := f.readProgram(n)
 	if err == nil && !hasSameEffect(is.name, f.name) {
@@ -175,8 +168,8 @@ func (f filter) check(n *NS) error {
 	return err
 }
 
-// readProgram reads the kernel's filter at the position of f. The position of a filter is its link, hook, priority and
-// handle. readProgram returns a copy of f. The copy has the class and the program name that the kernel's filter has.
+// readProgram returns f with the class and the program name of the kernel's filter at the position of f. The position
+// is the link, the hook, the priority and the handle.
 func (f filter) readProgram(n *NS) (filter, error) {
 	msgs, err := f.sendRequest(n, unix.RTM_GETTFILTER, 0, unix.RTM_NEWTFILTER)
 	if err == nil && len(msgs) == 0 {
@@ -194,7 +187,6 @@ func (f filter) readProgram(n *NS) (filter, error) {
 	return f, nil
 }
 
-// parse reads a filter's options, and sets the program name and the class of f.
 func (f *filter) parse(b []byte) {
 	for typ, value := range attrsOf(b) {
 		switch typ {
@@ -206,20 +198,20 @@ func (f *filter) parse(b []byte) {
 	}
 }
 
-// programName returns the name under which we give a program to the kernel. effect is a text that describes what the
-// program does. The name has a hash of effect, and the revision of the program's source.
+// programName returns the kernel's name for a program: a hash of the text effect, which describes what the program
+// does, and the revision of the program's source.
 func programName(effect string) string { return objectName(effect, bpf.Revision()) }
 
-// objectName returns the name of a BPF object. The name consists of OwnTable, a hash, and the suffix. The hash has 16
-// hexadecimal digits, and depends only on the content.
+// objectName returns the name of a BPF object: OwnTable, a hash of the content in 16 hexadecimal digits, and the
+// suffix.
 func objectName(content, suffix string) string {
 	is := fnv.New64a()
 	io.WriteString(is, content)
 	return OwnTable + ":" + hex.EncodeToString(is.Sum(nil)) + ":" + suffix
 }
 
-// hasSameEffect reports whether the kernel's program has the same effect as the wanted program. It compares the names
-// of both programs, because the names of programs with the same effect differ only in the revision.
+// hasSameEffect reports whether the kernel's program has the same effect as the wanted program. The names of such
+// programs differ only in the revision.
 func hasSameEffect(name, want string) bool {
 	return strings.HasPrefix(name, want[:strings.LastIndex(want, ":")+1])
 }

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onLinks returns one copy of the filter f for each link. Each copy has the index of its link.
+// onLinks returns a copy of f for each link, with the link's index.
 func (f filter) onLinks(n *NS, devs []string) (all []filter, err error) {
 	for _, dev := range devs {
 		if f.index, err = n.linkIndex(dev); err != nil {
@@ -20,9 +20,8 @@ func (f filter) onLinks(n *NS, devs []string) (all []filter, err error) {
 	return all, nil
 }
 
-// addFilters adds the filter f to each link, or replaces the link's old filter if the old filter differs from f. The
-// slice named code has the instructions of the filter's program. After an error, addFilters removes the filters that it
-// has added.
+// addFilters adds f to each link, or replaces an old filter that differs from f. code has the instructions of the
+// program. After an error, it removes the filters that it has added.
 func addFilters(n *NS, devs []string, f filter, code []byte) error {
 	filters, err := f.onLinks(n, devs)
 	if err != nil {
@@ -69,7 +68,6 @@ func delFilters(n *NS, devs []string, f filter) error {
 	return errors.Join(errs...)
 }
 
-// checkFilters returns an error if a link does not have the filter f.
 func checkFilters(n *NS, devs []string, f filter) error {
 	filters, err := f.onLinks(n, devs)
 	if err != nil {
@@ -78,7 +76,6 @@ func checkFilters(n *NS, devs []string, f filter) error {
 	return eachFilter(n, filters, filter.check)
 }
 
-// eachFilter calls check for each filter, and returns the first error.
 func eachFilter(n *NS, filters []filter, check func(filter, *NS) error) error {
 	for _, f := range filters {
 		if err := check(f, n); err != nil {

@@ -13,13 +13,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A Forbid drops each packet to one of the addresses Addrs, if the packet leaves through one of the links Devs. A
-// Forbid drops the packets of all programs.
+// A Forbid drops all packets to the addresses Addrs that leave through the links Devs, whichever program sends them.
 //
-// An unreachable or blackhole route would not stop a socket that is bound to a link. If IPv4 finds no route for a
-// packet of such a socket, IPv4 assumes that the packet's destination is on the socket's link
-// (ip_route_output_key_hash_rcu, "Apparently, routing tables are wrong"). So a Forbid is a BPF program at the egress of
-// each link. This program sees all packets that leave through the link, even those from packet sockets.
+// An unreachable or blackhole route would not stop a socket that is bound to a link: without a route, IPv4 assumes that
+// the destination is on this link (ip_route_output_key_hash_rcu, "Apparently, routing tables are wrong"). So a Forbid
+// is a BPF program at the egress of each link, which sees even packets from packet sockets.
 //
 // Addrs can have at most one address of each family: see [bpf.Refuse].
 type Forbid struct {
@@ -49,7 +47,7 @@ func (f Forbid) Supported() error {
 	return unix.Close(program)
 }
 
-// filter returns the filter for each link of the Forbid. The caller sets the filter's index.
+// filter returns the filter for each link, without its index.
 func (f Forbid) filter() filter {
 	return filter{name: programName(fmt.Sprint("refuse ", f.Addrs)), hook: tcEgress}
 }
@@ -60,5 +58,4 @@ func (f Forbid) Add(n *NS) error { return addFilters(n, f.Devs, f.filter(), bpf.
 // Del deletes the filters. The links keep the qdiscs (clsact) that Add has added.
 func (f Forbid) Del(n *NS) error { return delFilters(n, f.Devs, filter{hook: tcEgress}) }
 
-// Check returns an error if a link does not have the filter of the Forbid.
 func (f Forbid) Check(n *NS) error { return checkFilters(n, f.Devs, f.filter()) }

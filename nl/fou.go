@@ -30,8 +30,8 @@ func (f FOU) String() string {
 		f.Local.String()).String()
 }
 
-// proto returns the protocol number of the packets that the kernel unpacks. These are IPv6 packets if Local is an IPv6
-// address, and otherwise IPv4 packets.
+// proto returns the protocol number of the packets that the kernel unpacks: IPv6 if Local is an IPv6 address, otherwise
+// IPv4.
 func (f FOU) proto() uint8 {
 	if f.Local.Is6() {
 		return unix.IPPROTO_IPV6
@@ -51,7 +51,6 @@ const (
 // ErrNoFOU reports that the kernel does not have FOU, and could not load its module.
 var ErrNoFOU = errors.New("this kernel has no foo over UDP (the module fou)")
 
-// Add opens the port.
 func (f FOU) Add(n *NS) error {
 	_, err := n.fou(fouAdd, unix.NLM_F_ACK, f.attrs(f.proto())...)
 	if errors.Is(err, unix.EADDRINUSE) {
@@ -63,7 +62,6 @@ func (f FOU) Add(n *NS) error {
 	return err
 }
 
-// Del closes the port.
 func (f FOU) Del(n *NS) error {
 	_, err := n.fou(fouDel, unix.NLM_F_ACK, f.attrs(0)...)
 	if errors.Is(err, ErrNoFOU) || errors.Is(err, unix.EINVAL) { // EINVAL: there is no such port
@@ -72,7 +70,6 @@ func (f FOU) Del(n *NS) error {
 	return err
 }
 
-// Check returns an error if the kernel does not unpack packets at the port.
 func (f FOU) Check(n *NS) error {
 	ports, err := n.fou(fouGet, unix.NLM_F_DUMP)
 	if err != nil {
@@ -86,8 +83,8 @@ func (f FOU) Check(n *NS) error {
 	return fmt.Errorf("there is no such port: %w", fs.ErrNotExist)
 }
 
-// attrs returns the attributes of a request about the port. If proto is 0, there is no attribute for the protocol: a
-// request that deletes the port must not have this attribute.
+// attrs returns the attributes of a request about the port. With proto 0, it leaves out the protocol: a request that
+// deletes the port must not have it.
 func (f FOU) attrs(proto uint8) []attribute {
 	af, local := uint8(unix.AF_INET), fouLocal4
 	if f.Local.Is6() {
@@ -116,7 +113,6 @@ func parseFOU(m []byte) (f FOU) {
 	return f
 }
 
-// fou sends a command of the generic netlink family fou, and returns the answers.
 func (n *NS) fou(command uint8, flags int, attrs ...attribute) ([][]byte, error) {
 	family, err := n.fouFamily()
 	if err != nil {
@@ -133,12 +129,11 @@ func (n *NS) fouFamily() (int, error) {
 		family, err = n.genericFamily("fou")
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		err = addMayNotLoad(ErrNoFOU) // not fs.ErrNotExist: it would mean that the kernel has FOU, but no port
+		err = addMayNotLoad(ErrNoFOU) // not fs.ErrNotExist, which would mean that only the port is missing
 	}
 	return family, err
 }
 
-// genericFamily returns the number of the generic netlink family with the given name.
 func (n *NS) genericFamily(name string) (int, error) {
 	answers, err := n.sendRequest(unix.NETLINK_GENERIC, unix.GENL_ID_CTRL, 0, 0,
 		&nl.Genlmsg{Command: unix.CTRL_CMD_GETFAMILY, Version: 1}, attrString(unix.CTRL_ATTR_FAMILY_NAME, name))

@@ -9,21 +9,20 @@ import (
 )
 
 // A pod has one first attachment, with the pod's veth pair, default route and first NIC. Its other attachments to our
-// networks are further attachments, which have only NICs. Each of these NICs has a rule and a routing table of its own.
-// If a packet arrives through a NIC, the answer leaves through the same NIC, because of this rule and this table.
+// networks are further attachments, which have only NICs. Each of these NICs has a rule and a routing table of its own,
+// so answers leave through the NIC at which the packet has arrived.
 //
-// The groups of a pod's links show which attachment is the first. A link has its group from its creation on, so the
-// groups are right even after an ADD was killed. Further looks at the links of an attachment before it looks at other
-// attachments. So as long as an attachment has links, it never changes from first to further or back. If the first
-// attachment ends before the further attachments, the pod has no pair. The next new attachment then becomes the first
-// attachment, and the pod has a pair again.
+// The groups of a pod's links show which attachment is the first. A link has its group from its creation on, even if
+// the ADD is killed. Further looks first at the attachment's own links. So an attachment that has links never changes
+// from first to further or back. If the first attachment ends before the further ones, the pod has no pair until a new
+// attachment becomes the first.
 
-// furtherGroupByte is the first byte of the groups of further attachments. OwnGroup is the first byte of the groups of
-// first attachments. The other three bytes (attachmentMask) identify the attachment.
+// furtherGroupByte is the first byte of the groups of further attachments, as OwnGroup is for first attachments. The
+// other three bytes (attachmentMask) identify the attachment.
 const furtherGroupByte, attachmentMask = OwnGroup + 1, 1<<24 - 1
 
-// FurtherGroup returns the group of a further attachment's links. The attachment's network cards have another group:
-// see CardGroup. podGroup is the [PodGroup] of the attachment.
+// FurtherGroup returns the group of a further attachment's links. The attachment's network cards have another one: see
+// CardGroup. podGroup is the [PodGroup] of the attachment.
 func FurtherGroup(podGroup uint32) uint32 { return furtherGroupByte<<24 | podGroup&attachmentMask }
 
 // Further reports whether an attachment is a further attachment of its pod. links has all links of the pod, and
@@ -35,8 +34,8 @@ func Further(links []Link, podGroup uint32) bool {
 	return has(FurtherGroup(podGroup)) || !has(podGroup) && OtherFirst(links, podGroup)
 }
 
-// OtherFirst reports whether the first attachment of the pod has another [PodGroup] than podGroup. If the pod has no
-// first attachment, OtherFirst returns false. links has the links of the pod.
+// OtherFirst reports whether the pod has a first attachment with another [PodGroup] than podGroup. links has the links
+// of the pod.
 func OtherFirst(links []Link, podGroup uint32) bool {
 	return slices.ContainsFunc(links, func(l Link) bool {
 		g := Attachment(l.Group)
@@ -44,9 +43,8 @@ func OtherFirst(links []Link, podGroup uint32) bool {
 	})
 }
 
-// For network cards (see [MovedLink]), an attachment has a second group, which none of its other links has. There are
-// two reasons. The first reason is that the kernel refuses to delete a group that has a card. The second reason is that
-// DelGroup must not touch the card, because the card goes back to the node.
+// Network cards (see [MovedLink]) have a group of their own. The kernel refuses to delete a group that has a card, and
+// DelGroup must not touch the card, because it goes back to the node.
 const cardGroupOffset = furtherGroupByte - OwnGroup + 1
 
 // CardGroup returns the group of an attachment's network cards. group is the group of the attachment's other links.
@@ -57,8 +55,8 @@ func IsCard(group uint32) bool {
 	return group>>24 == OwnGroup+cardGroupOffset || group>>24 == furtherGroupByte+cardGroupOffset
 }
 
-// Attachment does the opposite of CardGroup: it takes the group of an attachment's cards, and returns the group of the
-// other links of this attachment. Attachment returns any other group unchanged.
+// Attachment takes the group of an attachment's cards, and returns the group of its other links. It returns any other
+// group unchanged.
 func Attachment(group uint32) uint32 {
 	if IsCard(group) {
 		return group - cardGroupOffset<<24
@@ -66,9 +64,8 @@ func Attachment(group uint32) uint32 {
 	return group
 }
 
-// Cards lists those network cards of an attachment that are in the namespace n. The cards are usually in the pod's
-// namespace. When this namespace ends, the kernel moves the cards to the node's namespace. So n can be the pod's or the
-// node's namespace. podGroup is the [PodGroup] of the attachment.
+// Cards lists those network cards of an attachment that are in the namespace n. They are in the pod, or on the node:
+// when the pod's namespace ends, the kernel moves them to the node. podGroup is the [PodGroup] of the attachment.
 func (n *NS) Cards(podGroup uint32) (cards []MovedLink, err error) {
 	links, err := n.Links()
 	for _, l := range links {
@@ -88,7 +85,7 @@ func FurtherTable(podGroup uint32, i int) uint32 {
 
 const nicBits = 7
 
-// IsFurtherTable reports whether FurtherTable returns this number for any attachment and NIC.
+// IsFurtherTable reports whether a number is one that FurtherTable returns.
 func IsFurtherTable(table uint32) bool { return table>>31 == 1 }
 
 // DelFurther deletes our rules and routes with a [FurtherTable] of an attachment, even if their links are gone.

@@ -11,27 +11,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PodGroup returns the group (ip-link(8)) of the links that a first attachment has in its pod. The links of a further
-// attachment have the [FurtherGroup]. digest is a hash that identifies the attachment, so no other attachment in the
-// namespace has this group. The group is also different from all groups that operators choose, because operators do not
-// choose such large numbers.
+// PodGroup returns the group (ip-link(8)) of the links that a first attachment has in its pod. For a further
+// attachment, see [FurtherGroup]. digest is a hash that identifies the attachment, so no other attachment in the
+// namespace has this group. Operators do not choose such large numbers for their own groups.
 //
-// One request deletes all links of a group, in some 10 ms. During this time, other changes of links and routes on the
-// machine wait. If a separate request deleted each link, these changes would wait 10 ms for each link.
+// One request deletes all links of a group in some 10 ms. Meanwhile, other changes of links and routes on the machine
+// wait. To delete the links one by one would take 10 ms for each.
 func PodGroup(digest []byte) uint32 { return OwnGroup<<24 | binary.BigEndian.Uint32(digest)>>8 }
 
-// Foreign reports whether a link in a pod belongs to another attachment than the caller's. Foreign ignores attachments
-// to networks of other plugins. group is the link's group, and podGroup is the [PodGroup] of the caller's attachment.
-// If Foreign returns true, there are two possible reasons. The pod may have several attachments. Or the path by which
-// the caller has opened the pod's namespace now leads to another pod's namespace (see OpenOther).
+// Foreign reports whether a link in a pod belongs to another attachment of our networks than the caller's. group is the
+// link's group, and podGroup is the [PodGroup] of the caller's attachment. If so, the pod has several attachments, or
+// the path of its namespace now leads to another pod (see OpenOther).
 func Foreign(group, podGroup uint32) bool {
 	group = Attachment(group)
 	return (group>>24 == OwnGroup || group>>24 == furtherGroupByte) && group&attachmentMask != podGroup&attachmentMask
 }
 
-// InGroup calls isWanted for the group of each link, and returns the name of a link for which isWanted returns true. If
-// there is no such link, InGroup returns "". Of several names, InGroup returns the first in alphabetical order, because
-// kernels list links in different orders.
+// InGroup returns the name of a link for whose group isWanted returns true, or "" if there is no such link. Of several
+// names, it returns the first in alphabetical order, because kernels list links in different orders.
 func InGroup(links []Link, isWanted func(group uint32) bool) (first string) {
 	for _, l := range links {
 		if isWanted(l.Group) && (first == "" || l.Name < first) {
@@ -42,8 +39,8 @@ func InGroup(links []Link, isWanted func(group uint32) bool) (first string) {
 }
 
 // DelGroup deletes all links of a group, and the other ends of their veth pairs. The error is fs.ErrNotExist if the
-// group has no links. If a link of the group cannot be deleted (lo or a network card), the kernel deletes no link of
-// the group. In this case, DelGroup gives group 0 to the links that cannot be deleted, and tries again.
+// group has no links. If a link of the group cannot be deleted (lo or a network card), the kernel deletes none.
+// DelGroup then gives group 0 to such links, and tries again.
 func (n *NS) DelGroup(group uint32) error {
 	if group == 0 {
 		return errors.New("group 0 is the default group of all links")
@@ -66,8 +63,7 @@ func (n *NS) DelGroup(group uint32) error {
 }
 
 // ungroup gives group 0 to those links of a group that cannot be deleted. The caller can then delete the group with one
-// request. A separate request for each link would be slow, because each request takes 10 ms or more. A pod may have put
-// thousands of links into the group.
+// request. A pod may have put thousands of links into the group, and separate requests would take 10 ms or more each.
 func (n *NS) ungroup(group uint32) error {
 	links, err := n.Links()
 	for _, l := range links {

@@ -17,31 +17,28 @@ import (
 
 // A Guard drops packets that the slaves of an ipvlan master send to the master's namespace.
 //
-// In mode l2, ipvlan handles some frames of a slave as if they had arrived through the master (ipvlan_xmit_mode_l2).
-// These are the frames with equal source and destination MAC addresses. If the destination of such a frame is another
-// host's MAC address, the kernel drops the frame. So the kernel accepts such a frame only if the destination is the
-// master's own MAC address, or a multicast address such as ff:ff:ff:ff:ff:ff. The frame's source is equal to the
-// destination, so the source is then one of these addresses, too. Any program with a packet socket can send such
-// frames, with any IP address as the source. A frame from outside never has such a source.
+// In mode l2, ipvlan handles a slave's frame with equal source and destination MAC addresses as if it had arrived
+// through the master (ipvlan_xmit_mode_l2). The kernel accepts such a frame if this address is the master's own MAC
+// address, or a multicast address such as ff:ff:ff:ff:ff:ff. Any program with a packet socket can send such frames,
+// with any IP address as the source. A frame from outside never has such a source.
 //
-// So a Guard drops packets of IPv4, IPv6 and ARP that arrive through the master and have the master's MAC address as
-// their source. It also drops packets whose source is a multicast MAC address, through whichever link they arrive. In
-// the modes l2 and l3, ipvlan gives an arriving packet to its slave before the rules see the packet. So in these modes,
-// the rules do not slow down packets to slaves. A filter of tc would see all protocols, but would make each packet to a
-// slave slower. A slave can also use a link of the type ifb to bypass a filter of tc. When a packet comes from such a
-// link, the kernel skips tc and netfilter's ingress hook at the next link (tc_skip_classify).
+// So a Guard drops packets of IPv4, IPv6 and ARP that arrive through the master with the master's MAC address as their
+// source. It also drops packets from a multicast MAC address, through whichever link they arrive. In the modes l2 and
+// l3, slaves get arriving packets before the rules see them, so the rules do not slow these packets down. A filter of
+// tc would see all protocols, but would slow these packets down. A slave could also bypass such a filter by a link of
+// the type ifb: for its packets, the kernel skips tc and netfilter's ingress hook at the next link (tc_skip_classify).
 //
-// Each Guard of a namespace is an element of a set. This set is in two tables: one table has the family inet, and the
-// other table has the family arp. Del does nothing, because another slave may need the Guard. Add deletes the elements
-// of links that are gone.
+// The Guards of a namespace are the elements of a set, which is in two tables, one of the family inet and one of the
+// family arp. Del does nothing, because another slave may need the Guard. Add deletes the elements of links that are
+// gone.
 type Guard struct {
 	Link  string
 	Index int    // the index of the link; ignored if MAC is ""
 	MAC   string // the link's MAC address; "": the methods ask the kernel for the MAC address and the index
 }
 
-// GuardTable is the name of both tables of the Guards. OwnTableOf never returns this name. GuardSet is the name of the
-// set in both tables.
+// GuardTable is the name of both tables of the Guards, and GuardSet is the name of the set in them. OwnTableOf never
+// returns GuardTable.
 const (
 	GuardTable = OwnTable + "._guard"
 	GuardSet   = "masters"
@@ -62,10 +59,9 @@ func (g Guard) String() string {
 	return lines
 }
 
-// guardTables returns the two tables, with their sets. At the priority -400, the kernel joins fragments. The chain of
-// the family inet has a lower priority, so it checks the source MAC address of each fragment. The first rule of this
-// chain accepts all packets that arrive through links of the group OwnGroup. These links are ends of veth pairs, and
-// have no slaves.
+// guardTables returns the two tables, with their sets. The chain of the family inet comes before the kernel joins
+// fragments (priority -400), so it checks each fragment. Its first rule accepts all packets from the ends of veth pairs
+// (OwnGroup), which have no slaves.
 func guardTables(elements []guardElement) []Table {
 	drop := []NFRule{{arrivedFromItself(elements), Count(), Drop()}, {fromGroupMAC(), Count(), Drop()}}
 	chain := Chain{Name: "guard", Type: "filter", Hook: "prerouting", Priority: -450,
@@ -75,8 +71,8 @@ func guardTables(elements []guardElement) []Table {
 		{Family: "arp", Name: GuardTable, Chains: []Chain{arp}}}
 }
 
-// A guardElement is an element of the set: a link's index in the CPU's byte order, and its MAC address. It is padded to
-// three registers of 4 bytes.
+// A guardElement is an element of the set: a link's index in the CPU's byte order, and its MAC address, padded to three
+// registers of 4 bytes.
 type guardElement [12]byte
 
 func (g Guard) element(n *NS) (e guardElement, err error) {
@@ -99,8 +95,8 @@ func (g Guard) element(n *NS) (e guardElement, err error) {
 
 func (e guardElement) index() int { return int(binary.NativeEndian.Uint32(e[:])) }
 
-// Add adds the Guard, and makes the tables if they do not exist. If the set already has the element of the Guard, Add
-// does nothing. Unlike Check, Add does not compare the rules.
+// Add adds the Guard, and makes the tables if they do not exist. If the set has the element, Add does nothing. Unlike
+// Check, it does not compare the rules.
 func (g Guard) Add(n *NS) error {
 	e, err := g.element(n)
 	if err != nil {
@@ -124,7 +120,6 @@ func (g Guard) Restore(n *NS) error {
 	return n.installGuard(e)
 }
 
-// Del does nothing.
 func (Guard) Del(*NS) error { return nil }
 
 // Check returns an error if the set of a table lacks the element, or if a rule or a chain differs.
@@ -145,9 +140,9 @@ func (g Guard) Check(n *NS) error {
 }
 
 // installGuard replaces both tables in one transaction. The new sets have the element e, and each old element whose
-// link exists. Another process may add another Guard after installGuard has read the elements. So before installGuard
-// reads the elements, it asks for the generation number of the tables. The transaction contains this number. If any
-// table has changed since the question, the kernel refuses the transaction, and installGuard tries again.
+// link exists. Another process may add a Guard meanwhile. So the transaction contains the generation number that the
+// tables had before the elements were read. If a table has changed since, the kernel refuses the transaction, and
+// installGuard tries again.
 func (n *NS) installGuard(e guardElement) (err error) {
 	for range 100 {
 		var generation uint32
@@ -205,15 +200,13 @@ func (n *NS) liveElements() (found []guardElement, err error) {
 	return found, err
 }
 
-// guardSetAttrs returns attributes for a request about set elements. The attributes name the table and its set
-// GuardSet.
+// guardSetAttrs returns the attributes that name the table and its set in a request about elements.
 func (t Table) guardSetAttrs() []attribute {
 	return []attribute{attrString(unix.NFTA_SET_ELEM_LIST_TABLE, t.Name),
 		attrString(unix.NFTA_SET_ELEM_LIST_SET, GuardSet)}
 }
 
-// checkElement returns nil if the kernel's set has the element e. If the set does not have e, the error is
-// fs.ErrNotExist.
+// checkElement returns fs.ErrNotExist if the kernel's set does not have the element e.
 func (t Table) checkElement(n *NS, e guardElement) error {
 	key := nested(1, dataAttr(unix.NFTA_SET_ELEM_KEY, e[:]))
 	msg, err := t.getObject(n, unix.NFT_MSG_GETSETELEM,
@@ -224,8 +217,7 @@ func (t Table) checkElement(n *NS, e guardElement) error {
 	return err
 }
 
-// addReplacement adds requests to the transaction x. These requests replace the kernel's table by t, or add t if the
-// kernel has no such table.
+// addReplacement adds requests to x that replace the kernel's table by t, or add t if there is none.
 func (t Table) addReplacement(x *transaction) error {
 	own, err := t.newTransaction()
 	if err != nil {
@@ -236,8 +228,7 @@ func (t Table) addReplacement(x *transaction) error {
 	return t.addContent(x)
 }
 
-// arrivedFromItself matches frames that have arrived through a link of the set and have this link's MAC address as
-// their source.
+// arrivedFromItself matches frames whose source is the MAC address of the incoming link, if this link is in the set.
 func arrivedFromItself(elements []guardElement) Term {
 	return Term{"iif . ether saddr @" + GuardSet, func(x *transaction) ([]attribute, error) {
 		const first, second = unix.NFT_REG32_00, unix.NFT_REG32_01

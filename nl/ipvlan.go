@@ -20,7 +20,7 @@ import (
 type IPVlan struct {
 	Name   string
 	Master string       // the name of the master, a link in the namespace of the Step
-	NS     *NS          // the namespace of the slave; nil if the namespace is gone, so the slave is gone, too
+	NS     *NS          // the namespace of the slave; nil: it is gone, and so is the slave
 	Mode   string       // l2, l3 or l3s; "" is l2
 	MTU    int          // 0: the slave follows the MTU of its master, and Check accepts any MTU
 	Group  uint32       // see DelGroup; 0 is the default group
@@ -54,16 +54,13 @@ func (v IPVlan) mode() string {
 	return v.Mode
 }
 
-// Add creates the slave. One request creates the slave in its own namespace, gives the slave its name, and brings the
-// slave up.
+// Add creates the slave with its name in its own namespace and brings it up, by one request.
 //
-// The request goes to the master's namespace, and has the slave's namespace as an attribute. If Add moved or renamed
-// the slave later, this would take 10 ms or more, and all other changes of links would wait meanwhile
-// (synchronize_rcu).
+// The request goes to the master's namespace, and names the slave's namespace. To move or rename the slave later would
+// take 10 ms or more, and all other changes of links would wait (synchronize_rcu).
 //
-// Kernels before 6.15 look for a link of the same name in the namespace to which the request goes. So if the name is
-// eth0, they find the node's own eth0, and refuse the request. But if the request has an index, such a kernel does not
-// look for the name. So Add chooses an index that no kernel chooses by itself.
+// Kernels before 6.15 look for the name in the master's namespace, so they would refuse eth0, which the node has. But
+// they do not look if the request has an index. So Add chooses an index that no kernel chooses by itself.
 func (v IPVlan) Add(n *NS) error {
 	if v.NS == nil {
 		return errGone
@@ -90,11 +87,10 @@ func (v IPVlan) Add(n *NS) error {
 }
 
 // firstSlaveIndex is the index of the first slave in each pod, and the next slaves have the next indices. The kernel
-// itself chooses indices from 1 upwards, and does not reach firstSlaveIndex. Because the index is the same in all pods,
-// pods can share BPF programs that depend on it: see Splice. No instance has more than mostSlaves ENIs.
+// itself chooses indices from 1 upwards, and does not reach firstSlaveIndex. Because it is the same in all pods, pods
+// can share BPF programs that depend on it: see Splice. No instance has more than mostSlaves ENIs.
 const firstSlaveIndex, mostSlaves = 1 << 24, 64
 
-// create asks the kernel to create the slave with the given index.
 func (v IPVlan) create(n *NS, index int32) error {
 	mode := slices.Index(ipvlanModes, v.mode())
 	if mode < 0 {
@@ -125,7 +121,7 @@ func (v IPVlan) create(n *NS, index int32) error {
 	return err
 }
 
-// rememberSlave makes v.NS remember the new slave, so that no method has to ask the kernel for the slave.
+// rememberSlave makes v.NS remember the new slave, so no method asks the kernel for it.
 func (v IPVlan) rememberSlave(n *NS, index int) {
 	if v.NS.indices != nil {
 		v.NS.indices[v.Name] = index
@@ -137,9 +133,9 @@ func (v IPVlan) rememberSlave(n *NS, index int) {
 	}
 }
 
-// Supported returns an error if the kernel does not have ipvlan, not even as a module. It asks for a slave that has no
-// master, and whose mode does not exist. So the kernel never creates a link. A kernel with ipvlan loads the module if
-// necessary, and then refuses the mode. A kernel without ipvlan returns another error.
+// Supported returns an error if the kernel does not have ipvlan, not even as a module. It asks for a slave without a
+// master and with a mode that does not exist, so no link is created. A kernel with ipvlan loads the module if
+// necessary, and refuses the mode. Any other kernel returns another error.
 func (IPVlan) Supported(n *NS) error {
 	err := n.applyChange(unix.RTM_NEWLINK, addNew, linkMessage(),
 		linkInfo("ipvlan", attr16(nl.IFLA_IPVLAN_MODE, math.MaxUint16)),
@@ -150,8 +146,7 @@ func (IPVlan) Supported(n *NS) error {
 	return fmt.Errorf("ask for an ipvlan without a master: %w", cmp.Or(err, errors.ErrUnsupported))
 }
 
-// Del deletes the slave, even if Master is "". If the link with the name v.Name is not an ipvlan link, the link is not
-// ours, and Del does not delete it.
+// Del deletes the slave, even if Master is "". A link of this name that is not an ipvlan link is not ours, and stays.
 func (v IPVlan) Del(*NS) error {
 	if v.NS == nil {
 		return errGone
@@ -198,11 +193,9 @@ func (v IPVlan) Check(n *NS) error {
 	return v.checkAddrs()
 }
 
-// checkAddrs returns an error if the slave has an address that is not in Only. There are two ways in which the slave
-// gets such an address. In the first, the pod itself adds another pod's address, to get that pod's packets. In the
-// second, two ADDs and a DEL of one attachment run at the same time. The first ADD takes an address. The DEL then ends
-// the lease of this address. So the second ADD may take another address. Each ADD then adds its own address to the
-// slave.
+// checkAddrs returns an error if the slave has an address that is not in Only. The pod itself may have added another
+// pod's address, to get its packets. Or two ADDs and a DEL of one attachment ran at the same time: after the DEL had
+// ended the lease of the first ADD, the second ADD added another address.
 func (v IPVlan) checkAddrs() error {
 	if v.Only == nil {
 		return nil

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Jumps selects rules in a chain of another program. The comment of such a rule contains the text Comment. The rule
-// jumps to a chain whose name begins with the text To. Del does not use iptables(8), because iptables(8) refuses to
-// change a table if it cannot print one of the table's rules.
+// Jumps selects rules in a chain of another program: rules whose comment contains Comment, and that jump to a chain
+// whose name begins with To. Del does not use iptables(8), which refuses to change a table if it cannot print one of
+// the table's rules.
 type Jumps struct {
 	Table, Chain string // a table of the family ip, and a chain of this table
 	Comment, To  string

@@ -19,12 +19,12 @@ import (
 )
 
 // A Limit limits the total bandwidth of some links in one direction: the kernel drops packets above the rate
-// (tc-police(8)). Each link has a filter, and all these filters share one police action with one token bucket. The
-// kernel deletes the action soon after the last filter is deleted.
+// (tc-police(8)). The filters of all links share one police action with one token bucket. The kernel deletes the action
+// soon after its last filter.
 //
-// A Limit does not count the packets that a [Splice] sends from one link to the other. At ingress, the filters of the
-// Limit come after the filters of the Splice. At egress, the filters of the Limit ignore packets that have arrived
-// through another link. So each packet counts only once.
+// A Limit does not count packets that a [Splice] sends from one link to the other: at ingress, its filters come after
+// those of the Splice, and at egress, they ignore packets that have arrived through another link. So each packet counts
+// only once.
 type Limit struct {
 	Devs   []string
 	Egress bool
@@ -32,18 +32,16 @@ type Limit struct {
 	Burst  uint64 // the size of the token bucket in bytes, at least 1
 }
 
-// limitPref is the priority of a Limit's filters. The kernel runs these filters after the filters of a Splice or a
-// Forbid, which have filterPref.
+// limitPref is the priority of a Limit's filters. The kernel runs them after the filters of a Splice or a Forbid.
 const limitPref = filterPref + 1
 
-// programName returns the name of the program. Limits with different directions, rates or bursts have different names.
 func (l Limit) programName() string { return programName(l.effectText()) }
 
 func (l Limit) effectText() string { return fmt.Sprint("limit ", l.Egress, l.Rate, l.Burst) }
 
-// actionIndex returns the index of the police action. The filters share the action because all of them name this index.
-// Limits with different directions, rates or bursts have different indices. With a fixed index, new filters could use
-// an old action, because an action outlives its filters for a while.
+// actionIndex returns the index of the police action. All filters name this index. It depends on the direction, the
+// rate and the burst: an action outlives its filters for a while, so with a fixed index, new filters could use an old
+// action.
 func (l Limit) actionIndex() uint32 {
 	h := fnv.New32a()
 	io.WriteString(h, l.effectText())
@@ -65,7 +63,7 @@ func (l Limit) String() string {
 	return strings.Join(lines, "\n\t")
 }
 
-// position returns a filter that has only the hook and the priority of the Limit's filters.
+// position returns a filter with only the hook and the priority of the Limit's filters.
 func (l Limit) position() filter {
 	if l.Egress {
 		return filter{hook: tcEgress, pref: limitPref}
@@ -73,14 +71,13 @@ func (l Limit) position() filter {
 	return filter{hook: tcIngress, pref: limitPref}
 }
 
-// filter returns the filter for each link of the Limit. The caller sets the filter's index.
+// filter returns the filter for each link, without its index.
 func (l Limit) filter() filter {
 	f := l.position()
 	f.name, f.police = l.programName(), l.policeAction()
 	return f
 }
 
-// Add adds the filters, or replaces filters that differ.
 func (l Limit) Add(n *NS) error {
 	err := addFilters(n, l.Devs, l.filter(), bpf.Count(l.Egress))
 	if errors.Is(err, ErrNoBPF) {
@@ -93,7 +90,6 @@ func (l Limit) Add(n *NS) error {
 // Del deletes the filters, even if they have another rate or burst. The links keep the qdiscs that Add has added.
 func (l Limit) Del(n *NS) error { return delFilters(n, l.Devs, l.position()) }
 
-// Check returns an error if a link does not have the filter of the Limit.
 func (l Limit) Check(n *NS) error { return checkFilters(n, l.Devs, l.filter()) }
 
 // policeAction returns the attribute for the police action (struct tc_police of linux/pkt_cls.h). The action drops

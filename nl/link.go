@@ -36,8 +36,8 @@ type Link struct {
 }
 
 // Unhooked reports whether packets that arrive through the link bypass tc, XDP and the netfilter hooks of the link's
-// namespace. Only packets of ipvlan links in mode l3s bypass them. The kernel passes these packets through the hooks of
-// the master's namespace instead (ipvlan_l3_rcv).
+// namespace. Packets of ipvlan links in mode l3s do: the kernel passes them through the hooks of the master's namespace
+// instead (ipvlan_l3_rcv).
 func (l Link) Unhooked() bool { return l.Kind == "ipvlan" && l.Mode == ipvlanModes[2] }
 
 // Names returns the name of the link, and then its alternative names (see altname in ip-link(8)). The kernel finds the
@@ -68,7 +68,6 @@ func (n *NS) Links() ([]Link, error) { return n.listLinks(n.sendRequest) }
 // exactLinks tries again, and fails after ten tries.
 func (n *NS) exactLinks() ([]Link, error) { return n.listLinks(n.sendExact) }
 
-// listLinks lists the links. The function send sends the request.
 func (n *NS) listLinks(send sender) ([]Link, error) {
 	msgs, err := send(unix.NETLINK_ROUTE, unix.RTM_GETLINK, unix.NLM_F_DUMP, unix.RTM_NEWLINK, linkMessage(),
 		skipStats())
@@ -99,10 +98,10 @@ func (n *NS) LinkByName(name string) (Link, error) {
 	return l, nil
 }
 
-// SeenLink is like LinkByName, but sometimes returns an earlier state of the link. If a context keeps the namespace
-// open (see [KeepOpen]), SeenLink returns a state that this process has read earlier. A process with such a context
-// answers only one command, so the state is only some milliseconds old. So use SeenLink only for properties that no
-// program changes in so short a time: the MAC address, the MTU, the group and Forwards.
+// SeenLink is like LinkByName, but may return a state that this process has read earlier, if a context keeps the
+// namespace open (see [KeepOpen]). Such a process answers only one command, so the state is only some milliseconds old.
+// Use SeenLink only for properties that no program changes in so short a time: the MAC address, the MTU, the group and
+// Forwards.
 func (n *NS) SeenLink(name string) (Link, error) {
 	if l, seen := n.seen[name]; seen {
 		return l, nil
@@ -127,8 +126,8 @@ func (n *NS) rawLinkByName(name string) ([]byte, error) {
 	return msgs[0], nil
 }
 
-// HasLink reports whether the namespace has a link with the given index. HasLink returns false only if the kernel
-// answers that there is no such link. After any other error it returns true, because the link may exist.
+// HasLink reports whether the namespace has a link with the given index. It returns false only if the kernel says so,
+// and true after any other error.
 func (n *NS) HasLink(index int) bool {
 	_, err := n.LinkByIndex(index)
 	return !errors.Is(err, fs.ErrNotExist)
@@ -148,7 +147,7 @@ func (n *NS) LinkByIndex(index int) (Link, error) {
 	return parseLink(msgs[0]), nil
 }
 
-// linkIndex returns the index of a link. If n remembers the index, linkIndex does not ask the kernel.
+// linkIndex returns the index of a link, from the memory of n if possible.
 func (n *NS) linkIndex(name string) (int, error) {
 	if i, known := n.indices[name]; known {
 		return i, nil
@@ -164,8 +163,8 @@ func (n *NS) linkIndex(name string) (int, error) {
 	return i, nil
 }
 
-// checkName returns an error for a link name that the kernel would refuse, and for the empty name. With the empty name,
-// a request would name no link, and the kernel could apply the request to any link.
+// checkName returns an error for a link name that the kernel would refuse, and for the empty name: the kernel could
+// apply a request without a name to any link.
 func checkName(name string) error {
 	if fault := ifname.Fault(name); fault != "" {
 		return fmt.Errorf("link name %q %s", name, fault)
@@ -173,8 +172,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// setLink brings a link up, and sets its MTU (unless mtu is 0) and its alias (unless alias is empty). The caller can
-// pass more attributes, which set other properties of the link.
+// setLink brings a link up, and sets its MTU (unless mtu is 0), its alias (unless it is empty), and further properties.
 func (n *NS) setLink(name string, mtu int, alias string, more ...attribute) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -206,8 +204,8 @@ func (n *NS) SetDown(name string) error {
 	return nil
 }
 
-// delLink deletes a link. If n remembers the index of the link, delLink deletes the link with this index. So if another
-// process has replaced the link meanwhile, the new link of the same name stays.
+// delLink deletes a link, by its index if n remembers it. So if another process has replaced the link, the new link of
+// the same name stays.
 func (n *NS) delLink(name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -223,7 +221,6 @@ func (n *NS) delLink(name string) error {
 	return n.applyChange(unix.RTM_DELLINK, 0, msg, attrString(unix.IFLA_IFNAME, name))
 }
 
-// forgetLink makes n forget the index and the properties of a link.
 func (n *NS) forgetLink(name string) {
 	delete(n.indices, name)
 	delete(n.seen, name)
@@ -231,8 +228,8 @@ func (n *NS) forgetLink(name string) {
 
 func linkMessage() *nl.IfInfomsg { return nl.NewIfInfomsg(unix.AF_UNSPEC) }
 
-// skipStats returns an attribute for a request. The attribute makes the kernel leave out the statistics, which would be
-// half of each answer (RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h).
+// skipStats returns an attribute that makes the kernel leave out the statistics, half of each answer
+// (RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h).
 func skipStats() attribute { return attr32(unix.IFLA_EXT_MASK, 1<<3) }
 
 // linkInfo returns the attribute that gives a new link its kind and the options of this kind.

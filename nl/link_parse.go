@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// parseLink decodes an answer to RTM_GETLINK. vishvananda/netlink has a decoder, too, but for all properties of all
-// kinds of links. That decoder would make a plugin 1 % larger.
+// parseLink decodes an answer to RTM_GETLINK. The decoder of vishvananda/netlink would make a plugin 1 % larger.
 func parseLink(m []byte) Link {
 	msg := nl.DeserializeIfInfomsg(m)
 	l := Link{Index: int(msg.Index), Kind: RealLink, Up: msg.Flags&unix.IFF_UP != 0}
@@ -59,7 +58,6 @@ func (l *Link) parseInfo(info []byte) {
 	}
 }
 
-// parseMode decodes the mode of an ipvlan link.
 func parseMode(data []byte) (mode string) {
 	for typ, value := range attrsOf(data) {
 		if typ == nl.IFLA_IPVLAN_MODE {

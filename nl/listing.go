@@ -8,32 +8,31 @@ import (
 	"slices"
 )
 
-// A listCache has the rules and routes of a namespace, for a caller that checks many rules and routes (see [NS.List]).
-// Without a listCache, each check of a rule reads the rules of all pods from the kernel. A listCache reads each list
-// once, when a check first needs the list.
+// A listCache has the rules and routes of a namespace (see [NS.List]). It reads each list once, when a check first
+// needs it. Without it, each check of a rule reads the rules of all pods.
 type listCache struct {
 	dev    int // the index of the link whose routes are read; 0: all links
 	rules  map[Family]*ruleList
 	routes map[Family]*routeList
 }
 
-// A ruleList has the rules in the kernel's order. It also has a set of the same rules. In this set, each rule has
-// Protocol 0, because a check ignores the protocol of a rule.
+// A ruleList has the rules in the kernel's order, and a set of them with Protocol 0, because a check ignores the
+// protocol.
 type ruleList struct {
 	rules []Rule
 	err   error
 	set   map[Rule]bool
 }
 
-// A routeList maps the index of each link to the routes that use this link. The index 0 has the routes without a link.
+// A routeList has the routes by the index of their link. The index 0 has the routes without a link.
 type routeList struct {
 	byLink map[int][]kernelRoute
 	err    error
 }
 
-// List makes n remember the namespace's rules, and the routes that use the link dev. If dev is "", n remembers the
-// routes of all links. n remembers the lists until the caller calls forget. So checks of many rules and routes read
-// each list only once. The lists do not show later changes, so call forget before you change a rule or a route.
+// List makes n remember the namespace's rules, and the routes that use the link dev, or all routes if dev is "". Until
+// the caller calls forget, checks of many rules and routes read each list only once. The lists do not show later
+// changes, so call forget before you change a rule or a route.
 func (n *NS) List(dev string) (forget func(), err error) {
 	l := &listCache{rules: map[Family]*ruleList{}, routes: map[Family]*routeList{}}
 	if dev != "" {
@@ -60,8 +59,8 @@ func (l *listCache) rulesOf(n *NS, f Family) *ruleList {
 	return list
 }
 
-// hasRoutesBy reports whether the listCache can supply the routes that use the link with the given index. The index 0
-// stands for all links.
+// hasRoutesBy reports whether the listCache has the routes of the link with the given index. The index 0 stands for all
+// links.
 func (l *listCache) hasRoutesBy(index int) bool { return l.dev == 0 || l.dev == index }
 
 // selectRoutes returns those routes of a family that the filter selects and that use the link with the given index. The

@@ -9,10 +9,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A loader loads the two programs of a Splice, or opens them if they are pinned. Both programs must use the same maps,
-// because each program needs the entries that the other program makes. With different maps, a pod would get no answer
-// from any Service. A loader ensures that the maps are the same, even if another process has removed some of the pinned
-// files.
+// A loader loads the two programs of a Splice, or opens them if they are pinned. Both must use the same maps, because
+// each needs the entries that the other makes. Otherwise a pod would get no answer from any Service. A loader ensures
+// this, even if another process has removed some of the pinned files.
 type loader struct {
 	maps       bpf.Maps
 	mapIDs     string // the IDs of the maps, for the name of a program; "": the maps are not open yet
@@ -21,7 +20,7 @@ type loader struct {
 }
 
 // unsharedPods is the number of pods for which a map has room if only one pod uses the map. Room for one pod would not
-// be enough, because each CPU reserves some free entries of the map for itself.
+// be enough, because each CPU reserves some free entries for itself.
 const unsharedPods = 8
 
 func newLoader(share bool) *loader {
@@ -32,8 +31,8 @@ func newLoader(share bool) *loader {
 	return l
 }
 
-// loadProgram returns the file descriptor of a program. The argument name is the program's name without the IDs of the
-// maps. The function makeCode returns the program's instructions for the maps.
+// loadProgram returns the file descriptor of a program. name is the program's name without the IDs of the maps, and
+// makeCode returns its instructions.
 func (l *loader) loadProgram(name string, makeCode func(bpf.Maps) []byte) (int, error) {
 	if err := l.openMaps(); err != nil {
 		return -1, err
@@ -41,7 +40,7 @@ func (l *loader) loadProgram(name string, makeCode func(bpf.Maps) []byte) (int, 
 	return l.openOrMake(name+l.mapIDs, func() (int, error) { return loadBPF(makeCode(l.maps)) })
 }
 
-// openMaps opens the maps, or creates them, unless it has done so before.
+// openMaps opens or creates the maps, unless they are open.
 func (l *loader) openMaps() (err error) {
 	if l.mapIDs != "" {
 		return nil
@@ -57,14 +56,12 @@ func (l *loader) openMaps() (err error) {
 	return nil
 }
 
-// openMap opens the map with the given name, or creates it. If openMap creates the map, the number of pods for which
-// the map has room is l.pods divided by divisor. Each pod needs MapSets entries of 128 bytes (see src/memory.h). A
-// pinned map outlives this release, and another release may need another layout. So the layout is a part of the pinned
-// file's name. The layout consists of the sizes of a key and of a value, and of the number of sets.
+// openMap opens the map with the given name, or creates it with room for l.pods / divisor pods. Each pod needs MapSets
+// entries of 128 bytes (see src/memory.h). A pinned map outlives this release, and another release may need another
+// layout. So the sizes of a key and a value and the number of sets are a part of the pinned file's name.
 func (l *loader) openMap(name string, divisor uint32) (int, error) {
 	layout := name + " " + decimal(bpf.MapKeySize) + " " + decimal(bpf.MapValueSize) + " " + decimal(bpf.MapSets)
-	// The name of a program contains a revision. All releases share the maps, so the name of a map has the hash of ""
-	// in the place of the revision. The first releases wrote this hash. We keep it, so that we find their maps.
+	// All releases share the maps, so the name has the hash of "" in the place of a revision, as in the first releases.
 	const anyRelease = "cbf29ce484222325"
 	return l.openOrMake(objectName(layout, anyRelease), func() (int, error) {
 		if !canPin() { // the map cannot be pinned, so only this pod will use it

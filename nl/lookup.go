@@ -13,15 +13,15 @@ import (
 )
 
 // HasHostRoute reports whether the main table has a host route to an address (/32 or /128). The node's main table has
-// such a route to each pod. HasHostRoute asks the kernel for one route ("ip route get ADDR fibmatch"), and does not
-// list all routes.
+// such a route to each pod. HasHostRoute asks the kernel for one route ("ip route get ADDR fibmatch") instead of a
+// list.
 func (n *NS) HasHostRoute(a netip.Addr) (bool, error) {
 	r, err := n.lookupRoute(a)
 	return err == nil && r.Table == MainTable && r.Dst.IsSingleIP(), err
 }
 
-// HostRoutes lists the addresses for which HasHostRoute returns true. HostRoutes fails if the kernel's list is perhaps
-// incomplete, because callers assume that the list has the addresses of all pods.
+// HostRoutes lists the addresses for which HasHostRoute returns true. It fails if the kernel's list is perhaps
+// incomplete, because callers rely on it for the addresses of all pods.
 func (n *NS) HostRoutes() (addrs []netip.Addr, err error) {
 	routes, err := n.exactRoutes(RouteFilter{Table: MainTable})
 	for _, r := range routes {
@@ -32,9 +32,8 @@ func (n *NS) HostRoutes() (addrs []netip.Addr, err error) {
 	return addrs, err
 }
 
-// DefaultSource returns the source address (src) of the default route that uses the link dev. DefaultSource does the
-// same as "ip route get ADDR oif DEV fibmatch". DefaultSource returns the zero netip.Addr if there is no such route, or
-// if the route has no src.
+// DefaultSource returns the source address (src) of the default route by the link dev, or the zero netip.Addr if there
+// is none. It does the same as "ip route get ADDR oif DEV fibmatch".
 func (n *NS) DefaultSource(dev string, family Family) (netip.Addr, error) {
 	// an address for documentation (RFC 5737, RFC 3849): only the default route leads to it
 	far := netip.AddrFrom4([4]byte{192, 0, 2, 1})
@@ -53,7 +52,7 @@ func (n *NS) DefaultSource(dev string, family Family) (netip.Addr, error) {
 }
 
 // lookupRoute returns the route that the kernel chooses for packets to an address, or the zero kernelRoute if there is
-// none. The caller can pass more attributes, which restrict the kernel's choice.
+// none. More attributes restrict the kernel's choice.
 func (n *NS) lookupRoute(a netip.Addr, more ...attribute) (kernelRoute, error) {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Dst_len, msg.Flags = uint8(FamilyOf(a)), uint8(a.BitLen()), unix.RTM_F_FIB_MATCH

@@ -13,8 +13,8 @@ import (
 )
 
 // Make creates a network namespace that is mounted nowhere, and brings its link lo up. Only messages use the name. The
-// kernel deletes the namespace and its links when the caller calls Close, or when the process ends before that. Other
-// processes can open the namespace at [NS.Path].
+// kernel deletes the namespace and its links at Close, or when the process ends. Other processes can open the namespace
+// at [NS.Path].
 func Make(name string) (*NS, error) {
 	fd, err := newNetNS()
 	if err != nil {
@@ -30,8 +30,8 @@ func Make(name string) (*NS, error) {
 // Path returns a path at which other processes can open the namespace as long as this process has it open.
 func (n *NS) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.fd) }
 
-// newNetNS creates a namespace. The kernel puts the thread that creates a namespace into the new namespace. newNetNS
-// moves this thread back to its old namespace. If the move fails, the thread ends.
+// newNetNS creates a namespace. The kernel puts the creating thread into the new namespace. newNetNS moves the thread
+// back, or ends it if that fails.
 func newNetNS() (netns.NsHandle, error) {
 	type made struct {
 		fd  netns.NsHandle

@@ -10,12 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loadModule makes the kernel load the module with the given name. When a request needs a module, the kernel usually
-// loads the module by itself, because the module has an alias that fits the request. Only the modules fou and fou6 need
-// loadModule, because they have no such alias. loadModule asks for a link with the name of the module, because the
-// kernel then loads this module (dev_load, net/core/dev_ioctl.c). The kernel loads the module only if this process has
-// CAP_SYS_MODULE. loadModule does not report whether the module was loaded: the caller repeats the request that needs
-// the module.
+// loadModule makes the kernel load a module, by asking for a link with the module's name (dev_load,
+// net/core/dev_ioctl.c). Only fou and fou6 need this: the kernel loads other modules by itself, because they have an
+// alias that fits the request. The process needs CAP_SYS_MODULE. loadModule returns no error: the caller repeats the
+// request that needs the module.
 func (n *NS) loadModule(name string) {
 	fd, err := n.openSocket(unix.AF_INET, unix.SOCK_DGRAM, 0)
 	if err != nil {
@@ -27,8 +25,8 @@ func (n *NS) loadModule(name string) {
 	}
 }
 
-// ErrMayNotLoad reports that a module is missing in the kernel, and that this process lacks the privilege to load
-// modules. Perhaps a process with this privilege can load the module.
+// ErrMayNotLoad reports that a module is missing, and that this process lacks the privilege to load modules. A process
+// with this privilege may be able to.
 var ErrMayNotLoad = errors.New("this process lacks CAP_SYS_MODULE, so the kernel does not load modules for it")
 
 // addMayNotLoad adds [ErrMayNotLoad] to an error about a missing part of the kernel, if this process lacks

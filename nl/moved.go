@@ -16,20 +16,18 @@ import (
 )
 
 // A MovedLink moves a network card from the node (the namespace of the Step) to a pod, which then has the card for
-// itself. The link of the card may have another name and index in the pod, so a MovedLink names the card by its MAC
-// address.
+// itself. It names the card by its MAC address, because the link may have another name and index in the pod.
 //
-// One request moves the link, renames it and brings it up. Kernels before 6.2 rename only links that are down. But the
-// kernel brings the link down before the move (dev_change_net_namespace), so these kernels accept the request, too. The
-// kernel completes the request even if the process is killed meanwhile. So the link is either on the node, or in the
-// pod. In the pod, the link has its new name and is up.
+// One request moves the link, renames it and brings it up. Kernels before 6.2 rename only links that are down, but the
+// move itself brings the link down first (dev_change_net_namespace). A kill does not interrupt the request. So the link
+// is either on the node, or in the pod with its new name and up.
 //
 // A link loses its addresses, routes, neighbours, queueing disciplines and their filters when it moves, but keeps its
 // [Settings].
 type MovedLink struct {
 	Name  string // the link's name in the pod
 	MAC   string
-	NS    *NS    // the pod's namespace; nil if the namespace is gone, so the link is back on the node
+	NS    *NS    // the pod's namespace; nil: it is gone, so the link is back on the node
 	Home  string // the link's name on the node; "" if it is not known any more
 	MTU   int    // 0: Add does not change it
 	Group uint32 // the link's group in the pod; on the node, the group is 0
@@ -44,8 +42,8 @@ func (v MovedLink) String() string {
 	return c.option("name", v.Name).number("mtu", v.MTU).number("group", int(v.Group)).flag("up", !v.Down).String()
 }
 
-// Add moves the link to the pod. If other links use the link (see [NS.Unshared]), the error is [ErrShared], because the
-// pod would also get their traffic.
+// Add returns [ErrShared] if other links use the link (see [NS.Unshared]), because the pod would also get their
+// traffic.
 func (v MovedLink) Add(n *NS) error {
 	if v.NS == nil {
 		return errGone
@@ -67,8 +65,8 @@ func (v MovedLink) Add(n *NS) error {
 		err = n.Unshared(l)
 	}
 	if err == nil {
-		// programs of another pod may still be attached: when a pod's namespace ends, the kernel moves the card back
-		// with its programs
+		// programs of another pod may still be attached: at the end of a namespace, the kernel moves the card back with
+		// them
 		err = n.delPrograms(l)
 	}
 	if err != nil {
@@ -81,7 +79,6 @@ func (v MovedLink) Add(n *NS) error {
 	return nil
 }
 
-// moveToPod sends the request that moves the link to the pod.
 func (v MovedLink) moveToPod(n *NS, l Link) error {
 	msg := linkMessage()
 	if !v.Down {
@@ -94,7 +91,7 @@ func (v MovedLink) moveToPod(n *NS, l Link) error {
 	return n.moveLink(l, v.NS, v.Name, msg, more...)
 }
 
-// undoMove moves the link back to the node, if it is in the pod after a request that failed.
+// undoMove moves the link back to the node, if a failed request has moved it.
 func (v MovedLink) undoMove(n *NS) error {
 	if err := v.Del(n); err != nil && !isNotExist(err) {
 		return fmt.Errorf("move the link back: %w", err)
@@ -102,8 +99,7 @@ func (v MovedLink) undoMove(n *NS) error {
 	return nil
 }
 
-// moveLink sends a request that moves a link from the namespace n to another namespace, and gives the link a new name
-// in that namespace.
+// moveLink moves a link from n to another namespace, with a new name.
 func (n *NS) moveLink(l Link, to *NS, name string, msg *nl.IfInfomsg, more ...attribute) error {
 	msg.Index = int32(l.Index)
 	n.forgetLink(l.Name)
@@ -113,12 +109,11 @@ func (n *NS) moveLink(l Link, to *NS, name string, msg *nl.IfInfomsg, more ...at
 }
 
 // Del first removes the alternative names, links and programs that the pod has attached to the link. Del then moves the
-// link back to the node, renames it (see freeName), and brings it down. Del does nothing if the link in the pod belongs
+// link back to the node, renames it (see freeName), and brings it down. It does nothing if the link in the pod belongs
 // to another attachment (see [Foreign]).
 //
-// When the pod's namespace ends, the kernel itself moves the link to the node, and perhaps renames it
-// (default_device_exit_net). The moved link keeps the group that it had in the pod. If Del finds a link with this group
-// on the node, Del removes the programs, sets the link's group to 0, and renames the link.
+// At the end of the pod's namespace, the kernel itself moves the link to the node, with its group, and perhaps renames
+// it (default_device_exit_net). For such a link, see resetOnNode.
 func (v MovedLink) Del(n *NS) error {
 	if v.NS != nil {
 		l, err := v.NS.findCard(v.MAC)
@@ -139,7 +134,6 @@ func (v MovedLink) Del(n *NS) error {
 	return v.resetOnNode(n, l)
 }
 
-// bringBack moves the link from the pod to the node.
 func (v MovedLink) bringBack(n *NS, l Link) error {
 	if Foreign(l.Group, v.Group) {
 		return fmt.Errorf("%s in %s is of another attachment: %w", l.Name, v.NS.Name, fs.ErrNotExist)
@@ -160,9 +154,8 @@ func (v MovedLink) bringBack(n *NS, l Link) error {
 // podFlags has the flags that a pod can set on a link, and that Del clears.
 const podFlags = unix.IFF_UP | unix.IFF_PROMISC | unix.IFF_ALLMULTI | unix.IFF_NOARP
 
-// freeName returns the name for the link on the node. This name is Home, unless Home is "" or another link has the name
-// Home. In these two cases, freeName returns the name that systemd makes from the MAC address
-// (systemd.net-naming-scheme(7), ID_NET_NAME_MAC).
+// freeName returns the name for the link on the node: Home, if it is known and free, or else the name that systemd
+// makes from the MAC address (systemd.net-naming-scheme(7), ID_NET_NAME_MAC).
 func (v MovedLink) freeName(n *NS) (string, error) {
 	byMAC := "enx" + strings.ReplaceAll(v.MAC, ":", "")
 	if v.Home == "" {
@@ -180,7 +173,7 @@ func (v MovedLink) freeName(n *NS) (string, error) {
 
 // resetOnNode completes Del for a link that the kernel itself has moved to the node. It removes the programs, sets the
 // link's group to 0, and renames the link (see freeName). Kernels before 6.2 cannot rename a link that is up. So if
-// another program has brought the link up, the link keeps its present name.
+// another program has brought it up, it keeps its present name.
 func (v MovedLink) resetOnNode(n *NS, l Link) error {
 	left := n.delPrograms(l)
 	msg := linkMessage()
@@ -201,8 +194,7 @@ func (v MovedLink) resetOnNode(n *NS, l Link) error {
 	return errors.Join(n.applyChange(unix.RTM_SETLINK, 0, msg, attrs...), left)
 }
 
-// Check returns an error if the link is not in the pod, or has another name or MTU, or is down. Check ignores the
-// group, because the pod can change the group.
+// Check ignores the group, because the pod can change it.
 func (v MovedLink) Check(*NS) error {
 	if v.NS == nil {
 		return errGone
@@ -221,11 +213,10 @@ func (v MovedLink) Check(*NS) error {
 	return nil
 }
 
-// delAltNames deletes the alternative names of a link before the link gets its name on the node. A pod can choose
-// alternative names. For example, a pod can choose the name of another link on the node. The kernel then does not move
-// the card to the node. A pod can also choose the name that the card itself must get on the node. The kernel then moves
-// the card, but refuses to rename it. When the card is back on the node, udev gives it udev's own alternative names
-// again (systemd.link(5), AlternativeNamesPolicy=).
+// delAltNames deletes the alternative names of a link before the link gets its name on the node. A pod can choose such
+// names. If it chooses the name of a link on the node, the kernel does not move the card there. If it chooses the
+// card's own name on the node, the kernel moves the card, but refuses to rename it. On the node, udev adds its own
+// alternative names again (systemd.link(5), AlternativeNamesPolicy=).
 func (n *NS) delAltNames(l Link) error {
 	msg := linkMessage()
 	msg.Index = int32(l.Index)
@@ -241,10 +232,9 @@ func (n *NS) delAltNames(l Link) error {
 	return nil
 }
 
-// findCard returns the network card with the given MAC address. Unlike [NS.FindMAC], it also works in a pod, which can
-// give the same MAC address to other links, even to lo. So findCard ignores lo. Only tests use ends of veth pairs as
-// cards. So if both a RealLink and an end of a pair have the MAC address, findCard returns the RealLink. The error is
-// fs.ErrNotExist if there is no such card.
+// findCard returns the network card with the given MAC address. Unlike [NS.FindMAC], it works in a pod, which can give
+// this address to other links, even to lo. So it ignores lo, and prefers a RealLink to the end of a veth pair, which
+// only tests use as a card. The error is fs.ErrNotExist if there is no such card.
 func (n *NS) findCard(mac string) (Link, error) {
 	hw, err := net.ParseMAC(mac)
 	if err != nil {
@@ -270,8 +260,8 @@ func (n *NS) findCard(mac string) (Link, error) {
 	return veth, nil
 }
 
-// MayBeCard reports whether a link can be a network card. Tests use ends of veth pairs as cards, so MayBeCard returns
-// true for these, too. An ipvlan slave has the MAC address of its card, but is not a card.
+// MayBeCard reports whether a link can be a network card. It also accepts ends of veth pairs, which tests use as cards.
+// An ipvlan slave has the MAC address of its card, but is not a card.
 func (l Link) MayBeCard() bool {
 	return l.Index != loopback && (l.Kind == RealLink || l.Kind == "veth")
 }

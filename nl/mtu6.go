@@ -33,7 +33,6 @@ func (m MTU6) Add(n *NS) error {
 	return Sysctl{Key: "net/ipv6/conf/" + m.Dev + "/mtu", Value: strconv.Itoa(l.MTU)}.Add(n)
 }
 
-// Del does nothing.
 func (m MTU6) Del(*NS) error { return nil }
 
 // Check returns an error if the IPv6 MTU is larger than the link's MTU. A smaller IPv6 MTU loses no packets.
@@ -45,7 +44,6 @@ func (m MTU6) Check(n *NS) error {
 	return l.checkMTU6()
 }
 
-// checkMTU6 returns an error if the IPv6 MTU is larger than the link's MTU.
 func (l Link) checkMTU6() error {
 	if l.MTU6 <= l.MTU {
 		return nil
@@ -56,8 +54,8 @@ func (l Link) checkMTU6() error {
 		l.MTU6, l.MTU)
 }
 
-// parseMTU6 returns the IPv6 MTU of a link (DEVCONF_MTU6 of linux/ipv6.h), or 0 if the link has no IPv6. The caller
-// passes the value of the link's attribute IFLA_AF_SPEC.
+// parseMTU6 returns the IPv6 MTU in the attribute IFLA_AF_SPEC of a link (DEVCONF_MTU6 of linux/ipv6.h), or 0 if the
+// link has no IPv6.
 func parseMTU6(families []byte) int {
 	const conf, mtu = 2 /* IFLA_INET6_CONF */, 2
 	if values := attrAt(families, unix.AF_INET6, conf); len(values) >= 4*(mtu+1) {

@@ -3,14 +3,13 @@
 
 package nl
 
-// A nameTable has names of ip(8) or nft(8), and the kernel's numbers for these names. It is a slice and not a map,
-// because each process would have to fill a map before main.
+// A nameTable has names of ip(8) or nft(8), and the kernel's numbers for these names. It is a slice, because a map
+// would have to be filled before main.
 type nameTable []struct {
 	name   string
 	number uint32
 }
 
-// numberOf returns the kernel's number for a name.
 func (n nameTable) numberOf(name string) (number uint32, ok bool) {
 	for _, e := range n {
 		if e.name == name {
@@ -20,7 +19,6 @@ func (n nameTable) numberOf(name string) (number uint32, ok bool) {
 	return 0, false
 }
 
-// nameOf returns the name for a number of the kernel, or "" if the table does not have the number.
 func (n nameTable) nameOf(number uint32) string {
 	for _, e := range n {
 		if e.number == number {

@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Neigh is a permanent neighbour entry: the MAC address for an IP address on a link. With the entry, the kernel does
-// not ask for the MAC address. The entry is necessary if the other end of the link is unnumbered, because such an end
-// does not answer. In IPv6, a kernel answers only for addresses of the link that gets the question. In IPv4, a kernel
-// does the same if arp_ignore is 1. kube-proxy's strictARP sets arp_ignore=1 on the whole node.
+// A Neigh is a permanent neighbour entry: the MAC address for an IP address on a link. With it, the kernel does not ask
+// the other end of the link. An unnumbered end would not answer. In IPv6, a kernel answers only for addresses of the
+// link that gets the question. In IPv4, it does the same if arp_ignore is 1, as kube-proxy's strictARP sets it on the
+// whole node.
 type Neigh struct {
 	Addr netip.Addr
 	MAC  string
@@ -31,8 +31,8 @@ func (e Neigh) String() string {
 	return fmt.Sprintf("ip neigh add %s lladdr %s dev %s", e.Addr, e.MAC, e.Dev)
 }
 
-// Add adds the entry. If the kernel already has an entry for the IP address, Add compares the two entries. Add replaces
-// the kernel's entry if that entry is not permanent, or if its MAC address is different.
+// Add adds the entry. It replaces the kernel's entry for the IP address if that one is not permanent, or has another
+// MAC address.
 func (e Neigh) Add(n *NS) error {
 	msg, attrs, err := e.netlinkMessage(n)
 	if err != nil {
@@ -48,7 +48,6 @@ func (e Neigh) Add(n *NS) error {
 	return n.applyChange(unix.RTM_NEWNEIGH, addReplace, msg, attrs...)
 }
 
-// Del deletes the entry.
 func (e Neigh) Del(n *NS) error {
 	msg, attrs, err := e.netlinkMessage(n)
 	if err != nil {
@@ -67,7 +66,6 @@ func (e Neigh) netlinkMessage(n *NS) (*neighMessage, []attribute, error) {
 	return msg, []attribute{attrAddr(unix.NDA_DST, e.Addr), attr(unix.NDA_LLADDR, mac)}, err
 }
 
-// Check returns an error if the entry is missing, has another MAC address, or is not permanent.
 func (e Neigh) Check(n *NS) error {
 	index, err := n.linkIndex(e.Dev)
 	if err != nil {
@@ -108,13 +106,11 @@ func parseNeigh(m []byte) (mac string, state uint16, err error) {
 }
 
 // Neighbours maps the index of each link to the IP addresses of the link's permanent neighbour entries. Only root can
-// add such entries. Some programs remove the routes and rules of other programs, but they leave these entries. So the
-// entries show addresses of pods even when the routes are gone.
+// add such entries. Programs that remove the routes and rules of others leave these entries. So the entries show
+// addresses of pods even when the routes are gone.
 //
-// A dump of neighbours may lack entries if it has several parts (see isUnmarkedDump). sendExact would repeat such a
-// dump until two dumps are equal. But two dumps of neighbours are never equal, because they contain the ages of the
-// entries. So Neighbours repeats the dump until a dump has no new entry. If even the tenth dump has a new entry,
-// Neighbours fails.
+// A dump of neighbours may lack entries (see isUnmarkedDump). Two dumps are never equal, because they contain the ages
+// of the entries. So Neighbours repeats the dump until it brings no new entry, and fails after ten dumps.
 func (n *NS) Neighbours() (map[int][]netip.Addr, error) {
 	all, known := map[int][]netip.Addr{}, -1
 	err := retryDump(func() error {

@@ -19,20 +19,17 @@ type transaction struct {
 	table    string
 	requests []batchRequest
 	sets     uint32 // how many sets the requests add; the sets are numbered from 1 to this number
-	// generation is 0, or a result of rulesetGeneration. If any table has changed since rulesetGeneration returned this
-	// result, the kernel refuses the transaction with ERESTART. If generation is 0, the kernel does not look for
-	// changes.
+	// generation is a result of rulesetGeneration: if a table has changed since, the kernel refuses the transaction
+	// with ERESTART. 0 accepts any changes.
 	generation uint32
 }
 
-// A batchRequest is one request of a transaction.
 type batchRequest struct {
 	family     uint8
 	typ, flags int
 	attrs      []attribute
 }
 
-// newTransaction returns a transaction whose requests apply to the table.
 func (t Table) newTransaction() (*transaction, error) {
 	family, ok := tableFamilies.numberOf(t.Family)
 	if !ok {
@@ -45,12 +42,10 @@ func (x *transaction) add(typ, flags int, attrs ...attribute) {
 	x.requests = append(x.requests, batchRequest{x.family, unix.NFNL_SUBSYS_NFTABLES<<8 | typ, flags, attrs})
 }
 
-// addTableRequest adds a request that adds or deletes the table itself.
 func (x *transaction) addTableRequest(typ, flags int) {
 	x.add(typ, flags, attrString(unix.NFTA_TABLE_NAME, x.table), attrBigEndian(unix.NFTA_TABLE_FLAGS, 0))
 }
 
-// replaceTable adds requests that delete the table, if it exists, and make a new empty table.
 func (x *transaction) replaceTable() {
 	// add the table first, because the deletion would fail if there is no such table
 	x.addTableRequest(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
@@ -58,15 +53,13 @@ func (x *transaction) replaceTable() {
 	x.addTableRequest(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 }
 
-// addChain adds a request that adds a chain. hookAttrs has the attributes about the hook that calls the chain, if there
-// is one.
+// addChain adds a request that adds a chain. hookAttrs describe the hook that calls the chain, if there is one.
 func (x *transaction) addChain(name string, hookAttrs ...attribute) {
 	x.add(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE,
 		append([]attribute{attrString(unix.NFTA_CHAIN_TABLE, x.table), attrString(unix.NFTA_CHAIN_NAME, name)},
 			hookAttrs...)...)
 }
 
-// addRule adds a request that adds a rule at the end of a chain.
 func (x *transaction) addRule(chain, comment string, code []attribute) {
 	x.add(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, attrString(unix.NFTA_RULE_TABLE, x.table),
 		attrString(unix.NFTA_RULE_CHAIN, chain),
@@ -88,9 +81,8 @@ func (x *transaction) encodeMessages(seq uint32) (b []byte) {
 	return append(b, encodeMessage(unix.NFNL_MSG_BATCH_END, 0, seq+1, all, nil)...)
 }
 
-// commit sends the transaction, and returns the first error. The socket stays open until the NS n is closed. If commit
-// closed the socket, the kernel would wait 10 ms or more until all deleted objects are freed (nft_rcv_nl_event). When n
-// is closed, the kernel has to wait in any case, for other reasons.
+// commit sends the transaction, and returns the first error. The socket stays open until n is closed: to close it here,
+// the kernel would wait 10 ms or more until all deleted objects are freed (nft_rcv_nl_event).
 func (n *NS) commit(x *transaction) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -118,11 +110,10 @@ func (s *socket) commit(x *transaction) error {
 	return s.firstFailure(first)
 }
 
-// firstFailure returns the first error that the kernel reports about the messages of a transaction, or nil. The caller
-// passes the sequence number of the transaction's first message. The kernel reports each error before write(2) returns,
-// in the order of the messages (nfnl_err_deliver). So without such a report, the transaction has succeeded, and no
-// acknowledgement is necessary. If a module is missing, each message fails, and the socket may have no room for all
-// reports. In this case, read(2) first fails with ENOBUFS, and then returns the reports for which there was room.
+// firstFailure returns the first error of a transaction whose first message has the given sequence number, or nil. The
+// kernel reports each error before write(2) returns, in the order of the messages (nfnl_err_deliver). So no report
+// means success. If a module is missing, each message fails, and the socket may have no room for all reports. Then
+// read(2) first fails with ENOBUFS, and returns the other reports afterwards.
 func (s *socket) firstFailure(first uint32) (failed error) {
 	var lost error
 	for {
@@ -149,8 +140,8 @@ func (s *socket) firstFailure(first uint32) (failed error) {
 	}
 }
 
-// encodeComment returns a rule's comment in the form in which nft(8) stores it as user data. This is
-// NFTNL_UDATA_RULE_COMMENT, the length, and the text with a zero byte at its end.
+// encodeComment returns a rule's comment as user data in the form of nft(8): NFTNL_UDATA_RULE_COMMENT, the length, and
+// the text with a zero byte at its end.
 func encodeComment(comment string) []byte {
 	return append(append([]byte{0, byte(len(comment) + 1)}, comment...), 0)
 }

@@ -35,15 +35,14 @@ import (
 const RouteProtocol = 72
 
 // An NS is a network namespace, with its file descriptor and the netlink sockets that were opened in it. A socket
-// belongs to the namespace in which it was opened, whichever thread uses the socket. So a thread enters the namespace
-// in two cases only: in Do, and for the moment in which it opens a socket or a file. Only one goroutine at a time may
-// use an NS.
+// belongs to the namespace in which it was opened, whichever thread uses it. So a thread enters the namespace only in
+// Do, and to open a socket or a file. Only one goroutine at a time may use an NS.
 type NS struct {
 	Name string // for messages: "node", "pod"
 
 	fd        netns.NsHandle
 	isProcess bool   // this is the process's namespace: see isProcessNS
-	processNS *NS    // the NS whose OpenOther has opened this NS, if that NS is the process's; otherwise nil
+	processNS *NS    // the process's NS, if its OpenOther has opened this NS; otherwise nil
 	keptOpen  bool   // Close does nothing, because release (see KeepOpen) closes the namespace
 	keptOther *NS    // the first namespace that OpenOther has opened, if keptOpen is true
 	keptPath  string // the path of keptOther
@@ -72,10 +71,10 @@ func Open(name, path string) (*NS, error) {
 	return newNS(name, fd), nil
 }
 
-// OpenOther opens the namespace at path like [Open]. After a container's process has ended, the kernel can reuse its
-// PID. A path like /proc/PID/ns/net then leads to another namespace, perhaps to n itself, which is usually the node's.
-// So if path leads to n, the error is fs.ErrNotExist. If a context keeps n open (see [KeepOpen]), the context also
-// keeps open the first namespace that OpenOther opens.
+// OpenOther opens the namespace at path like [Open]. The error is fs.ErrNotExist if path leads to n itself, which is
+// usually the node's: after a container's process has ended, the kernel can reuse the PID in a path like
+// /proc/PID/ns/net. If a context keeps n open (see [KeepOpen]), it also keeps open the first namespace that OpenOther
+// opens.
 func (n *NS) OpenOther(name, path string) (*NS, error) {
 	if n.keptOther != nil && n.keptPath == path {
 		return n.keptOther, nil
@@ -106,8 +105,7 @@ func (n *NS) IsAt(path string) bool {
 	return err == nil && there.Dev == own.Dev && there.Ino == own.Ino
 }
 
-// isNamespace reports whether a file is a namespace. A caller must check this, because an empty file remains when a
-// namespace is unmounted.
+// isNamespace reports whether a file is a namespace. When a namespace is unmounted, an empty file remains.
 func isNamespace(fd int) bool {
 	var s unix.Statfs_t
 	return unix.Fstatfs(fd, &s) == nil && s.Type == unix.NSFS_MAGIC
@@ -117,14 +115,13 @@ func newNS(name string, fd netns.NsHandle) *NS {
 	return &NS{Name: name, fd: fd, sockets: map[int]*socket{}}
 }
 
-// openThreadNS opens the namespace of the calling thread. With the path /proc/thread-self, one system call is enough.
-// The path /proc/self/task/TID would need two system calls: one that asks for TID, and one that opens the path. Between
-// the two system calls, the goroutine could move to another thread.
+// openThreadNS opens the namespace of the calling thread. The path /proc/thread-self needs only one system call. With
+// /proc/self/task/TID, the goroutine could move to another thread after it has asked for TID.
 func openThreadNS() (netns.NsHandle, error) { return netns.GetFromPath("/proc/thread-self/ns/net") }
 
-// isProcessNS reports whether n is the namespace of the process: the namespace of all threads that no goroutine has
-// locked. n must be the namespace of the calling thread. /proc/self/ns/net does not help: this file leads to the
-// namespace of the process's first thread, and Do may have moved that thread.
+// isProcessNS reports whether n is the namespace of all threads that no goroutine has locked. n must be the namespace
+// of the calling thread. /proc/self/ns/net does not help: it is the namespace of the first thread, which Do may have
+// moved.
 func (n *NS) isProcessNS() (is bool) {
 	thread := unix.Gettid()
 	done := make(chan struct{})
@@ -160,11 +157,10 @@ func (n *NS) Close() error {
 	return n.fd.Close()
 }
 
-// Do runs f on a thread that is in the namespace. If f would only use a netlink socket or a file, do not use Do,
-// because other methods open sockets and files in the namespace. Goroutines that f starts do not run in the namespace.
-// The function f must not use any NS, because the methods of the process's NS assume that the calling thread is in the
-// process's namespace. While f runs, the calling thread is in another namespace. If f panics, Do panics on the
-// goroutine of the caller, where the caller can recover.
+// Do runs f on a thread that is in the namespace. Do not use it for a netlink socket or a file, which other methods
+// open in the namespace. Goroutines that f starts do not run in the namespace. f must not use any NS: the methods of
+// the process's NS assume that the calling thread is in the process's namespace. If f panics, Do panics on the
+// goroutine of the caller.
 func (n *NS) Do(f func() error) error {
 	if n.isProcess {
 		return f()

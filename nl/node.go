@@ -27,8 +27,7 @@ func Node() (*NS, error) {
 }
 
 // nodeBySocket opens a netlink socket, and gets the namespace of the calling thread from this socket (ioctl_ns(2)).
-// Nearly all callers need the socket anyway. With the namespace's path in /proc, nodeBySocket would take three times as
-// long.
+// Nearly all callers need the socket anyway. To open the namespace's path in /proc takes three times as long.
 func nodeBySocket() (*NS, error) {
 	n := &NS{Name: "node", isProcess: true, sockets: map[int]*socket{}}
 	s, err := n.openNetlink(unix.NETLINK_ROUTE)
@@ -50,9 +49,9 @@ type keeper struct{ node *NS }
 type keeperKey struct{}
 
 // KeepOpen is for a process in which several plugins answer one command, one after the other. With the returned
-// context, these plugins open the node's namespace ([NodeOf]) and the pod's namespace (OpenOther) only once. The method
-// Close of both NSs does nothing. The function release closes both NSs. All users of the context must run in the
-// namespace of the same node, and must work for the same pod.
+// context, they open the node's namespace ([NodeOf]) and the pod's namespace (OpenOther) only once. Close of both NSs
+// then does nothing, and release closes them. All users of the context must run on the same node, and work for the same
+// pod.
 func KeepOpen(ctx context.Context) (_ context.Context, release func()) {
 	k := &keeper{}
 	return context.WithValue(ctx, keeperKey{}, k), func() {
@@ -63,8 +62,8 @@ func KeepOpen(ctx context.Context) (_ context.Context, release func()) {
 	}
 }
 
-// NodeOf is like [Node]. But if ctx is from [KeepOpen], NodeOf opens the namespace only once, and then returns the same
-// NS. The caller must call Close in both cases.
+// NodeOf is like [Node], but with a context from [KeepOpen], it opens the namespace only once. The caller must call
+// Close in both cases.
 func NodeOf(ctx context.Context) (*NS, error) {
 	k, keeps := ctx.Value(keeperKey{}).(*keeper)
 	if !keeps {
@@ -84,7 +83,7 @@ func NodeOf(ctx context.Context) (*NS, error) {
 // keepOpen makes Close do nothing, and makes n remember links (see rememberIndices and SeenLink).
 func (n *NS) keepOpen() { n.keptOpen, n.indices, n.seen = true, map[string]int{}, map[string]Link{} }
 
-// InPod opens the node's namespace and the pod's namespace, which is at path, and calls f with both.
+// InPod calls f with the node's namespace and the pod's namespace, which is at path.
 func InPod(ctx context.Context, path string, f func(node, pod *NS) error) error {
 	node, err := NodeOf(ctx)
 	if err != nil {

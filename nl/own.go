@@ -18,10 +18,9 @@ const (
 
 // OwnTableOf returns the name of a network's table on the node. Each network has a table of its own, because two
 // networks may have different configurations. For the network cni-ipvlan-vpc-k8s of the example configurations,
-// OwnTableOf returns [OwnTable]. For any other network, the table's name depends on the characters in the network's
-// name. If the network's name contains an underscore or a dot, the table's name is OwnTable, a dot, and the network's
-// name. Otherwise, the table's name is OwnTable, an underscore, and the network's name with each dash replaced by an
-// underscore.
+// OwnTableOf returns [OwnTable]. For any other network, the name is OwnTable and a suffix. The suffix is a dot and the
+// network's name, if this name contains an underscore or a dot. Otherwise, it is an underscore and the name with
+// underscores instead of dashes.
 func OwnTableOf(network string) string {
 	if strings.ContainsAny(network, "_.") {
 		return OwnTable + "." + network
@@ -39,24 +38,22 @@ func isOwnTable(name string) bool {
 	return own && (rest == "" || rest[0] == '_' || rest[0] == '.')
 }
 
-// RemoveShared removes the node's objects that serve all pods. These are our tables of nftables, our rules, the routes
-// and addresses for routed pods, and the BPF objects that pods share. If the node still has a pod, RemoveShared removes
-// nothing and returns false. Each pod has a veth pair and routes on the node. So RemoveShared looks for veth pairs of
-// pods, and for our routes to pods.
+// RemoveShared removes the node's objects that serve all pods: our tables of nftables, our rules, the routes and
+// addresses for routed pods, and the BPF objects that pods share. If the node still has a veth pair of a pod, or one of
+// our routes to a pod, RemoveShared removes nothing and returns false.
 //
-// RemoveShared never removes a pod's veth pair or routes. When a pod's namespace ends, the kernel deletes the pod's
-// pair and routes. So while the pair or a route exists, a pod uses it.
+// RemoveShared never removes a pod's pair or routes: the kernel deletes them when the pod's namespace ends, so while
+// they exist, a pod uses them.
 //
-// An ADD may run at the same time. Each ADD first makes its pair, and then checks the objects that serve all pods. So
-// either RemoveShared finds the pair, or the ADD finds that objects are missing. After the removal, RemoveShared looks
-// for pairs again. If it then finds a pair, the error is [ErrPods], and the caller must put the removed objects back.
+// An ADD may run at the same time. It makes its pair before it checks the objects that serve all pods. So either
+// RemoveShared finds the pair, or the ADD finds that objects are missing. After the removal, RemoveShared looks for
+// pairs again. If it finds one, the error is [ErrPods], and the caller must put the removed objects back.
 func (n *NS) RemoveShared() (removed bool, err error) {
 	return removeUnused(n.Vacant, func() (Wiring, error) { return n.sharedObjects(isOwnTable, isOwnRule) }, removePins)
 }
 
-// RemoveRouted is like [NS.RemoveShared], but for routed pods. If no veth pair of a routed pod is left, RemoveRouted
-// removes the objects that serve only routed pods. If the node has no table for routed pods, RemoveRouted sends only
-// one request.
+// RemoveRouted is like [NS.RemoveShared], but for routed pods: if none of their veth pairs is left, it removes the
+// objects that serve only routed pods. If the node has no table for routed pods, RemoveRouted sends only one request.
 func (n *NS) RemoveRouted() (removed bool, err error) {
 	tables, err := n.ownTables(isRoutedTable)
 	if err != nil || len(tables) == 0 {
@@ -66,11 +63,10 @@ func (n *NS) RemoveRouted() (removed bool, err error) {
 		func() error { return nil })
 }
 
-// removeUnused first calls checkUnused. If checkUnused returns [ErrPods], removeUnused removes nothing and returns nil.
-// If checkUnused returns another error, removeUnused removes nothing and returns this error. If checkUnused returns
-// nil, removeUnused removes the objects that listObjects returns, and calls removeMore. After the removal, removeUnused
-// calls checkUnused again, and returns any error of this second call, even [ErrPods]. The result removed reports
-// whether there were objects to remove.
+// removeUnused removes the objects of listObjects and calls removeMore, if checkUnused returns nil. If checkUnused
+// returns [ErrPods], removeUnused does nothing and returns nil. It returns any other error of checkUnused. After the
+// removal, it calls checkUnused again, and returns any error, even [ErrPods]. removed reports whether there were
+// objects to remove.
 func removeUnused(
 	checkUnused func() error, listObjects func() (Wiring, error), removeMore func() error,
 ) (removed bool, err error) {
@@ -94,7 +90,7 @@ func removeUnused(
 var ErrPods = errors.New("there are pods on the node")
 
 // Vacant returns nil if the node has no pod of ours, and otherwise [ErrPods]. If a list of links or routes may be
-// incomplete, Vacant returns another error, because the list may lack those of a pod.
+// incomplete, Vacant returns another error.
 func (n *NS) Vacant() error {
 	if err := n.checkNoPair(IsPair); err != nil {
 		return err
@@ -109,8 +105,8 @@ func (n *NS) Vacant() error {
 // checkNoRouted returns nil if the node has no routed pod, and otherwise [ErrPods].
 func (n *NS) checkNoRouted() error { return n.checkNoPair(IsRouted) }
 
-// RoutedPairs looks for the veth pairs of an ENI's routed pods, and lists the node's end of each pair. eni is the index
-// of the ENI's link. RoutedPairs fails if the kernel's list is perhaps incomplete.
+// RoutedPairs lists the node's ends of the veth pairs of an ENI's routed pods. eni is the index of the ENI's link.
+// RoutedPairs fails if the kernel's list is perhaps incomplete.
 func (n *NS) RoutedPairs(eni int) ([]Link, error) {
 	links, err := n.exactLinks()
 	return slices.DeleteFunc(links, func(l Link) bool { return l.Group != RoutedGroup(eni) }), err
@@ -131,8 +127,8 @@ func isENIRoute(r Route) bool {
 	return is
 }
 
-// sharedObjects lists the addresses and routes that serve all routed pods of an ENI. It also lists our tables for which
-// isWantedTable returns true, and the rules for which isWantedRule returns true.
+// sharedObjects lists the addresses and routes that serve all routed pods of an ENI, and our tables and rules for which
+// isWantedTable and isWantedRule return true.
 func (n *NS) sharedObjects(isWantedTable func(name string) bool, isWantedRule func(Rule) bool) (Wiring, error) {
 	rules, err1 := n.Rules()
 	tables, err2 := n.ownTables(isWantedTable)
@@ -160,26 +156,24 @@ func (n *NS) sharedObjects(isWantedTable func(name string) bool, isWantedRule fu
 	return w, errors.Join(err1, err2, err3, err4)
 }
 
-// isOwnRule reports whether a rule is ours.
 func isOwnRule(r Rule) bool { return r.Protocol == RouteProtocol }
 
-// isRoutedRule reports whether a rule is ours and serves only routed pods. A rule of ours serves only routed pods if at
-// least one of these statements is true:
+// isRoutedRule reports whether a rule is ours and serves only routed pods. At least one of these statements must be
+// true:
 //
 //   - The rule uses the routing table of an ENI.
 //   - The rule has Goto or Nop set.
-//   - The rule compares no mark, and applies either to all packets, or to all packets that the node itself sends.
+//   - The rule compares no mark, and applies to all packets, or to all packets that the node itself sends.
 //
-// For example, some of our rules drop packets that arrive through an ENI. For these rules, isRoutedRule returns false.
-// These rules stay as long as the ENI's link exists, because the VPC still delivers packets for pods that have ended.
+// A rule that drops packets of an ENI does not count. It stays as long as the ENI's link, because the VPC still
+// delivers packets for pods that have ended.
 func isRoutedRule(r Rule) bool {
 	_, ofENI := OfRoutedTable(r.Table)
 	ofAll := (r.IIF == "" || r.IIF == "lo" && !r.Not) && !r.hasMark()
 	return isOwnRule(r) && (ofENI || ofAll || r.Goto != 0 || r.Nop)
 }
 
-// ownTables lists tables of the families inet and arp. For each table, it calls isWanted with the table's name, and
-// leaves out the table if isWanted returns false.
+// ownTables lists the tables of the families inet and arp for whose names isWanted returns true.
 func (n *NS) ownTables(isWanted func(name string) bool) (own []Table, err error) {
 	all, err := n.Tables()
 	for _, t := range all {

@@ -13,9 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pinDir is the directory where systemd and other programs mount the BPF file system. We pin BPF objects in this
-// directory, under names that identify the content of the objects. So all pods share the objects, and only the first
-// pod waits until the kernel has verified a program.
+// pinDir is the directory where systemd and other programs mount the BPF file system. We pin BPF objects there, under
+// names that identify their content. So all pods share them, and only the first pod waits for the kernel's verifier.
 const pinDir = "/sys/fs/bpf"
 
 // makeUnpinned makes an object without pinning it, so that no other process uses it.
@@ -27,8 +26,8 @@ func canPin() bool {
 	return unix.Statfs(pinDir, &s) == nil && s.Type == unix.BPF_FS_MAGIC
 }
 
-// openPinned returns the file descriptor of the object that is pinned under the given name. If there is no such object,
-// openPinned calls makeObject to make the object. It then pins the object if the BPF file system is mounted.
+// openPinned returns the file descriptor of the object that is pinned under the given name. If there is none, it makes
+// the object, and pins it if the BPF file system is mounted.
 func openPinned(name string, makeObject func() (int, error)) (int, error) {
 	if fd, err := objCommand(unix.BPF_OBJ_GET, name, 0); err == nil {
 		return fd, nil

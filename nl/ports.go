@@ -8,10 +8,9 @@ import (
 	"strings"
 )
 
-// LocalPorts is the range of ports from which the kernel chooses the source ports of a namespace's own connections. If
-// another program has set a range, Add and Check compare the first port of that range with the field Last. If the first
-// port is not higher than Last, Add does not change the range, and Check accepts it. Del does nothing, like
-// [Sysctl.Del].
+// LocalPorts is the range of ports from which the kernel chooses the source ports of a namespace's own connections. Add
+// and Check accept a range that another program has set, unless its first port is higher than Last. Del does nothing,
+// like [Sysctl.Del].
 type LocalPorts struct{ First, Last uint16 }
 
 func (p LocalPorts) String() string { return p.sysctl().String() }
@@ -21,7 +20,6 @@ func (p LocalPorts) sysctl() Sysctl {
 	return Sysctl{Key: "net/ipv4/ip_local_port_range", Value: decimal(p.First) + " " + decimal(p.Last)}
 }
 
-// Add sets the range if Check would return an error for the present range.
 func (p LocalPorts) Add(n *NS) error {
 	s := p.sysctl()
 	return s.updateValue(n, func(is string) string {
@@ -32,10 +30,8 @@ func (p LocalPorts) Add(n *NS) error {
 	})
 }
 
-// Del does nothing.
 func (p LocalPorts) Del(*NS) error { return nil }
 
-// Check returns an error if Add would change the range.
 func (p LocalPorts) Check(n *NS) error {
 	s := p.sysctl()
 	current, err := s.readValue(n)
@@ -49,8 +45,7 @@ func (p LocalPorts) isAccepted(current string) bool {
 	return current == p.sysctl().Value || p.isChosen(current)
 }
 
-// isChosen reports whether another program has set the present range, and whether the first port of this range is at
-// most Last. The string current has the present range.
+// isChosen reports whether another program has set the present range, and its first port is at most Last.
 func (p LocalPorts) isChosen(current string) bool {
 	const byDefault = "32768 60999" // the range of each new namespace (inet_init_net)
 	first, _, _ := strings.Cut(current, " ")

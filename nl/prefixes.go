@@ -13,10 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inPrefixes matches packets whose address is in one of the prefixes. If word is "saddr", this address is the source.
-// If word is "daddr", it is the destination. If "not" is true, inPrefixes matches packets whose address is outside all
-// prefixes, but only packets of the prefixes' family. If there is only one prefix, the kernel compares the address with
-// this prefix. If there are several prefixes, the kernel looks up the address in an anonymous set.
+// inPrefixes matches packets whose source ("saddr") or destination ("daddr") is in one of the prefixes. With "not", it
+// matches packets of the prefixes' family whose address is outside all prefixes. Several prefixes become an anonymous
+// set.
 func inPrefixes(word string, not bool, prefixes []netip.Prefix) Term {
 	prefixes = outermostPrefixes(prefixes)
 	if len(prefixes) == 0 {
@@ -59,7 +58,6 @@ func joinPrefixes(prefixes []netip.Prefix) string {
 	return strings.Join(words, ", ")
 }
 
-// comparePrefixes returns the code that compares the address in register 1 with prefixes.
 func comparePrefixes(x *transaction, prefixes []netip.Prefix, not bool) []attribute {
 	if len(prefixes) > 1 {
 		return exprs(lookupSet(x.addSet(prefixes), not))
@@ -76,13 +74,12 @@ func comparePrefixes(x *transaction, prefixes []netip.Prefix, not bool) []attrib
 // replaces %d by a number.
 const anonymous = "__set%d"
 
-// mostElements is the maximum number of elements in one message. With more elements, an attribute could become larger
-// than its limit of 64 kB. A message must also be small enough for the kernel's error report, because the report
-// repeats the message and has the same limit.
+// mostElements is the maximum number of elements in one message. With more, an attribute could exceed its limit of 64
+// kB. The kernel's error report, which repeats the message, has the same limit.
 const mostElements = 1000
 
-// addSet adds requests that make an anonymous set of prefixes, for the rule that is added next. number identifies the
-// set in this transaction.
+// addSet adds requests that make an anonymous set of prefixes for the next rule. number identifies the set in this
+// transaction.
 func (x *transaction) addSet(prefixes []netip.Prefix) (number uint32) {
 	x.sets++
 	all := intervalElements(prefixes)
@@ -110,8 +107,8 @@ func (x *transaction) addSet(prefixes []netip.Prefix) (number uint32) {
 	return x.sets
 }
 
-// outermostPrefixes returns those prefixes that are not inside another prefix. The result is sorted. A caller needs
-// outermostPrefixes because the intervals of a set must not overlap.
+// outermostPrefixes returns the prefixes that are not inside another one, sorted: the intervals of a set must not
+// overlap.
 func outermostPrefixes(prefixes []netip.Prefix) []netip.Prefix {
 	var sorted []netip.Prefix
 	for _, p := range prefixes { // there are few prefixes, and slices.SortFunc would add 10 kB to the program
@@ -129,8 +126,8 @@ func outermostPrefixes(prefixes []netip.Prefix) []netip.Prefix {
 	return kept
 }
 
-// An intervalElement is an element of a set of intervals. If beyond is false, addr is the first address of an interval.
-// If beyond is true, addr is the first address after an interval.
+// An intervalElement is an element of a set of intervals: the first address of an interval, or with beyond, the first
+// address after it.
 type intervalElement struct {
 	addr   netip.Addr
 	beyond bool

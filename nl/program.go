@@ -15,11 +15,11 @@ import (
 )
 
 // ErrNoBPF reports that the kernel cannot run a BPF program on a link's packets. Such a kernel is too old, was built
-// without BPF, or is locked down. An error that wraps ErrNoBPF also has the text of the kernel's error.
+// without BPF, or is locked down.
 var ErrNoBPF = errors.New("this kernel does not run our BPF programs")
 
 // loadBPF loads a program into the kernel, and returns its file descriptor. If the kernel refuses the program, loadBPF
-// tries once more, and this time asks for the verifier's log, which shows the reason.
+// tries again to get the verifier's log, which shows the reason.
 func loadBPF(code []byte) (fd int, err error) {
 	err = withMemory(func() (err error) { fd, err = progLoad(code, nil); return err })
 	if err == nil {
@@ -32,8 +32,7 @@ func loadBPF(code []byte) (fd int, err error) {
 	return -1, fmt.Errorf("%w: %w%s", ErrNoBPF, err, verifierReason(log))
 }
 
-// verifierReason returns a line of the verifier's log: the last line that is about the program itself, and not about
-// the verifier's work.
+// verifierReason returns the last line of the verifier's log that is about the program.
 func verifierReason(log []byte) string {
 	lines := strings.Split(strings.TrimSpace(unix.ByteSliceToString(log)), "\n")
 	for i := len(lines) - 1; i >= 0; i-- {
@@ -44,8 +43,8 @@ func verifierReason(log []byte) string {
 	return ""
 }
 
-// progLoad loads a program. It tries again if a signal interrupts the verifier (bpf_check: signal_pending), because
-// Go's runtime sends signals to its threads.
+// progLoad loads a program. It tries again if a signal interrupts the verifier (bpf_check: signal_pending), as Go's
+// runtime sends signals to its threads.
 func progLoad(code, log []byte) (fd int, err error) {
 	const tries = 20
 	for range tries {
@@ -74,7 +73,7 @@ func progLoadOnce(code, log []byte) (int, error) {
 }
 
 // createMap creates an LRU map, and returns its file descriptor. When the map is full, a new entry replaces the entry
-// that was not used for the longest time.
+// that was unused for the longest time.
 func createMap(keySize, valueSize, entries uint32) (fd int, err error) {
 	attr := struct{ mapType, keySize, valueSize, maxEntries, flags uint32 }{unix.BPF_MAP_TYPE_LRU_HASH, keySize,
 		valueSize, entries, 0}

@@ -20,9 +20,8 @@ type sender func(family, typ, flags int, answer uint16, head nl.NetlinkRequestDa
 
 // sendRequest sends a message of a netlink family, and returns the answers of the type answerType. For a dump, the
 // kernel sends only the objects that match head and attrs, for example the routes of one table
-// (NETLINK_GET_STRICT_CHK). vishvananda/netlink reads all objects from the kernel, and filters them afterwards. If the
-// kernel reports that a change has interrupted a dump, sendRequest tries again (see retryDump). If the last try is also
-// interrupted, sendRequest returns the dump of this try, which is perhaps incomplete.
+// (NETLINK_GET_STRICT_CHK). If changes interrupt the dump in each try (see retryDump), sendRequest returns the last
+// dump, which is perhaps incomplete.
 func (n *NS) sendRequest(
 	family, typ, flags int, answerType uint16, head nl.NetlinkRequestData, attrs ...attribute,
 ) ([][]byte, error) {
@@ -33,10 +32,9 @@ func (n *NS) sendRequest(
 	return msgs, err
 }
 
-// sendExact is like sendRequest, but never returns a dump that is perhaps incomplete. If changes interrupt the dump in
-// each try, the error is nl.ErrDumpInterrupted. For some dumps, the kernel does not report whether a change has
-// interrupted them (see isUnmarkedDump). If such a dump is perhaps incomplete, sendExact accepts it only if the
-// previous try had an equal dump.
+// sendExact is like sendRequest, but returns the error nl.ErrDumpInterrupted instead of a dump that is perhaps
+// incomplete. The kernel does not report the interruption of some dumps (see isUnmarkedDump). sendExact accepts such a
+// dump only if two tries in a row are equal.
 func (n *NS) sendExact(
 	family, typ, flags int, answerType uint16, head nl.NetlinkRequestData, attrs ...attribute,
 ) ([][]byte, error) {
@@ -73,14 +71,13 @@ func (n *NS) applyChange(typ, flags int, head nl.NetlinkRequestData, attrs ...at
 	return err
 }
 
-// The flags of a request that adds an object. If the object exists, the kernel refuses a request with addNew, and
-// replaces the object on a request with addReplace.
+// The flags of a request that adds an object. If the object exists, the kernel refuses addNew, and replaces the object
+// on addReplace.
 const (
 	addNew     = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 	addReplace = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
 )
 
-// familySocket returns the namespace's socket of a netlink family, and opens it if necessary.
 func (n *NS) familySocket(family int) (*socket, error) {
 	if s := n.sockets[family]; s != nil {
 		return s, nil
@@ -93,9 +90,8 @@ func (n *NS) familySocket(family int) (*socket, error) {
 	return s, nil
 }
 
-// retryDump calls the parameter dump, which is a function that reads a dump from the kernel. If a change in the kernel
-// has interrupted the dump, retryDump calls the function again. It calls the function ten times at most, because on a
-// busy node, something changes all the time. The last dump may lack objects that changed during the dump. An unmarked
+// retryDump calls dump again if a change in the kernel has interrupted it. It calls dump ten times at most, because on
+// a busy node, something changes all the time. The last dump may lack objects that changed during the dump. An unmarked
 // dump (see isUnmarkedDump) may also lack objects that did not change.
 func retryDump(dump func() error) error {
 	var err error
@@ -107,9 +103,8 @@ func retryDump(dump func() error) error {
 	return err
 }
 
-// wrapNotExist wraps those errors of the kernel that mean that an object does not exist. In the returned error,
-// errors.Is finds fs.ErrNotExist. The error ENOENT needs no wrapper, because errors.Is finds fs.ErrNotExist in it
-// anyway.
+// wrapNotExist makes errors.Is find fs.ErrNotExist in the kernel's errors about a missing object. The error ENOENT
+// needs no wrapper.
 func wrapNotExist(err error) error {
 	switch errno, _ := errors.AsType[unix.Errno](err); errno {
 	case unix.ESRCH, unix.ENODEV, unix.ENXIO, unix.EADDRNOTAVAIL:
@@ -118,7 +113,7 @@ func wrapNotExist(err error) error {
 	return err
 }
 
-// A notExistError has the text of an error of the kernel, and counts as fs.ErrNotExist for errors.Is.
+// A notExistError is an error of the kernel that counts as fs.ErrNotExist.
 type notExistError struct{ error }
 
 func (a notExistError) Is(target error) bool { return target == fs.ErrNotExist }

@@ -27,8 +27,7 @@ type Route struct {
 	OnLink   bool   // assume that Via is on the link, even if no other route leads to Via
 	Type     string // "" is unicast; routes of the types unreachable and blackhole have no Dev
 	Protocol int    // 0 is boot, as with ip(8)
-	// With Replace, Add replaces another route to Dst. Replace is necessary because a route to the address may still
-	// exist, although the pod of that route has ended.
+	// With Replace, Add replaces another route to Dst, such as the route of a pod that has ended.
 	Replace bool
 }
 
@@ -63,8 +62,8 @@ func (r Route) String() string {
 
 func (r Route) table() int { return int(cmp.Or(r.Table, unix.RT_TABLE_MAIN)) }
 
-// scope returns the scope of the route. An IPv4 route that uses a link without a next hop has the scope "link". All
-// other IPv4 routes have the scope "global". IPv6 routes have no scope.
+// scope returns "link" for an IPv4 route without a next hop, and "global" for other IPv4 routes. IPv6 routes have no
+// scope.
 func (r Route) scope() int {
 	if r.Type == "" && !r.Via.IsValid() && r.Dst.Addr().Is4() {
 		return unix.RT_SCOPE_LINK
@@ -72,7 +71,6 @@ func (r Route) scope() int {
 	return unix.RT_SCOPE_UNIVERSE
 }
 
-// Add adds the route. If Replace is true, Add replaces another route to Dst.
 func (r Route) Add(n *NS) error {
 	msg, attrs, err := r.netlinkMessage(n)
 	if err != nil {
@@ -97,7 +95,6 @@ func (r Route) Del(n *NS) error {
 	return n.applyChange(unix.RTM_DELROUTE, 0, msg, attrs...)
 }
 
-// netlinkMessage returns the header and the attributes of a request about the route.
 func (r Route) netlinkMessage(n *NS) (*nl.RtMsg, []attribute, error) {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Dst_len, msg.Scope = uint8(FamilyOf(r.Dst.Addr())), uint8(r.Dst.Bits()), uint8(r.scope())
@@ -132,8 +129,7 @@ func (r Route) netlinkMessage(n *NS) (*nl.RtMsg, []attribute, error) {
 	return msg, append(attrs, attr32(unix.RTA_OIF, uint32(index))), err
 }
 
-// routeTypes has the types of routes that are not unicast (rtnetlink(7)). Each type has a name, which ip(8) uses, and a
-// number, which the kernel uses.
+// routeTypes has the types of routes that are not unicast (rtnetlink(7)).
 var routeTypes = nameTable{
 	{"local", unix.RTN_LOCAL}, {"broadcast", unix.RTN_BROADCAST}, {"anycast", unix.RTN_ANYCAST},
 	{"multicast", unix.RTN_MULTICAST},
@@ -141,9 +137,8 @@ var routeTypes = nameTable{
 	{"throw", unix.RTN_THROW},
 }
 
-// Check returns an error if the table does not have the route. It ignores the protocol, so any program may have added
-// the route. If r has no metric, Check ignores the metric of the kernel's route. If r has no MTU, Check ignores the MTU
-// of the kernel's route.
+// Check returns an error if the table does not have the route. It ignores the protocol. It ignores the metric and the
+// MTU if r has none.
 func (r Route) Check(n *NS) error {
 	var index int
 	if r.Dev != "" {
@@ -241,8 +236,8 @@ func (n *NS) listRoutes(f RouteFilter) (all []Route, err error) {
 	return all, err
 }
 
-// RoutesIn lists the routes of a table and a family. In the result, only routes that use the link dev have Dev set.
-// RoutesIn does not look up the names of other links, because a list of all links is slow on a node with many pods.
+// RoutesIn lists the routes of a table and a family. Only routes that use the link dev have Dev set, because a list of
+// all links is slow on a node with many pods.
 func (n *NS) RoutesIn(table uint32, f Family, dev string) (all []Route, err error) {
 	index, err := n.linkIndex(dev)
 	if err != nil {
@@ -263,9 +258,8 @@ type kernelRoute struct {
 	index int
 }
 
-// selectRoutes returns those routes of a family that match the filter f. Of these routes, it returns only routes that
-// use the link with the given index. The index 0 stands for all links. After [NS.List], selectRoutes takes the routes
-// from the listCache.
+// selectRoutes returns the routes of a family that match f and use the link with the given index. The index 0 stands
+// for all links. After [NS.List], selectRoutes takes the routes from the listCache.
 func (n *NS) selectRoutes(f RouteFilter, family Family, index int) ([]kernelRoute, error) {
 	if n.listCache != nil && n.listCache.hasRoutesBy(index) && f.Table != unix.RT_TABLE_LOCAL {
 		return n.listCache.selectRoutes(n, f, family, index)
@@ -274,8 +268,7 @@ func (n *NS) selectRoutes(f RouteFilter, family Family, index int) ([]kernelRout
 }
 
 // exactRoutes lists the routes of both families, and fails if the kernel's list is perhaps incomplete. The routes have
-// no Dev. To set Dev, exactRoutes would need a list of all links, and such a list is slow. For each veth pair in a list
-// of links, the kernel searches all namespaces for the other end.
+// no Dev, because a list of links is slow: for each veth pair, the kernel searches all namespaces for the other end.
 func (n *NS) exactRoutes(f RouteFilter) (all []kernelRoute, err error) {
 	for _, family := range Families {
 		routes, err := n.requestRoutes(n.sendExact, f, family, 0)
@@ -287,7 +280,7 @@ func (n *NS) exactRoutes(f RouteFilter) (all []kernelRoute, err error) {
 	return all, nil
 }
 
-// requestRoutes is like selectRoutes, but always asks the kernel. The function send sends the request.
+// requestRoutes is like selectRoutes, but always asks the kernel.
 func (n *NS) requestRoutes(send sender, f RouteFilter, family Family, index int) ([]kernelRoute, error) {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Protocol = uint8(family), uint8(f.Protocol)

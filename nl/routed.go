@@ -10,24 +10,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Each routed pod has a veth pair. The group of the pair's end on the node identifies the pod's ENI. The first byte of
-// the group is routedGroupByte, and the other bytes are the index of the ENI's link. So the node finds the ENI of a
-// pod's packet by the group of the link through which the packet arrives. For this look-up, the node needs only one
-// rule for each ENI. It does not need a rule for each pod.
+// Each routed pod has a veth pair. The group of its end on the node is routedGroupByte and the index of the ENI's link.
+// So the node needs one rule for each ENI, and not one for each pod.
 
 // routedGroupByte is the first byte of the groups that RoutedGroup returns. No group in a pod has this first byte:
 // there, the first byte of our groups is 72, 73, 74 or 75.
 const routedGroupByte = OwnGroup + 4
 
-// RoutedGroup returns the group for the veth pairs of an ENI's routed pods. Only the ends on the node have this group.
-// eni is the index of the ENI's link.
+// RoutedGroup returns the group of the node's ends of the veth pairs of an ENI's routed pods. eni is the index of the
+// ENI's link.
 func RoutedGroup(eni int) uint32 { return routedGroupByte<<24 | uint32(eni)&attachmentMask }
 
 // IsRouted reports whether RoutedGroup returns this group for an ENI.
 func IsRouted(group uint32) bool { return group>>24 == routedGroupByte }
 
-// OfRoutedGroup does the opposite of RoutedGroup: it takes a group, and returns the index of the ENI's link. ok reports
-// whether the group is one that RoutedGroup returns.
+// OfRoutedGroup returns the index of the ENI's link for a group that RoutedGroup returns. ok is false for any other
+// group.
 func OfRoutedGroup(group uint32) (eni int, ok bool) {
 	return int(group & attachmentMask), IsRouted(group)
 }
@@ -35,16 +33,15 @@ func OfRoutedGroup(group uint32) (eni int, ok bool) {
 // IsPair reports whether a link with this group is the node's end of a pod's veth pair. The pod may be routed or not.
 func IsPair(group uint32) bool { return group == OwnGroup || IsRouted(group) }
 
-// routedTableBits has the first two bits of the numbers that RoutedTable returns. The numbers that FurtherTable returns
-// have other first bits.
+// routedTableBits are the first bits of RoutedTable's numbers. FurtherTable's numbers begin with other bits.
 const routedTableBits = 3 << 30
 
-// RoutedTable returns the number of the node's routing table for packets that the routed pods of an ENI send. eni is
-// the index of the ENI's link.
+// RoutedTable returns the number of the node's routing table for packets from the routed pods of an ENI. eni is the
+// index of the ENI's link.
 func RoutedTable(eni int) uint32 { return routedTableBits | uint32(eni)&attachmentMask }
 
-// OfRoutedTable does the opposite of RoutedTable: it takes the number of a table, and returns the index of the ENI's
-// link. ok reports whether the number is one that RoutedTable returns.
+// OfRoutedTable returns the index of the ENI's link for a number that RoutedTable returns. ok is false for any other
+// number.
 func OfRoutedTable(table uint32) (eni int, ok bool) {
 	return int(table & attachmentMask), table&^uint32(attachmentMask) == routedTableBits
 }
@@ -55,12 +52,11 @@ func routedPrefix() netip.Prefix {
 }
 
 // RoutedAddr returns the address that we add to the link of an ENI with routed pods. The link needs an IPv4 address,
-// but the value does not matter, so all these links get the same one. eni is the name of the link.
+// but any address will do, so all these links get the same one. eni is the name of the link.
 func RoutedAddr(eni string) Addr { return Addr{Prefix: routedPrefix(), Dev: eni, Apart: true} }
 
-// Names of the nftables tables for routed pods, and prefixes of such names. The table ENITable gives packets the mark
-// of their ENI. The table StrayTable drops packets that arrive through the boot ENI if their destination is a pod that
-// has ended. [AskTable] and [RoutedTableOf] use the prefixes.
+// Names of the nftables tables for routed pods, and prefixes of such names. ENITable gives packets the mark of their
+// ENI. StrayTable drops packets that arrive through the boot ENI for pods that have ended.
 const (
 	ENITable          = OwnTable + "._enis"
 	StrayTable        = OwnTable + "._strays"
@@ -68,8 +64,7 @@ const (
 	routedTablePrefix = OwnTable + "._routed."
 )
 
-// AskTable returns the name of the table for the ARP requests that the node sends through an ENI. eni is the name of
-// the ENI's link.
+// AskTable returns the name of the table for the node's ARP requests through an ENI, whose link is eni.
 func AskTable(eni string) string { return askTablePrefix + eni }
 
 // AskTables returns the names of the links for which the namespace has an [AskTable].
@@ -84,8 +79,8 @@ func (n *NS) AskTables() (enis []string, err error) {
 // RoutedTableOf returns the name of a network's table of nftables for routed pods.
 func RoutedTableOf(network string) string { return routedTablePrefix + network }
 
-// isRoutedTable reports whether the table of nftables with this name serves only routed pods that run. isRoutedTable
-// returns false for [StrayTable]. That table stays, because it serves pods that have ended.
+// isRoutedTable reports whether the table of nftables with this name serves only routed pods that run. [StrayTable]
+// does not: it serves pods that have ended.
 func isRoutedTable(name string) bool {
 	return name == ENITable || strings.HasPrefix(name, askTablePrefix) || strings.HasPrefix(name, routedTablePrefix)
 }
@@ -103,8 +98,7 @@ func routedTerm(word string, key uint32) Term {
 	})
 }
 
-// SetMarkBits changes only those bits of the packet's mark that are 1 in mask. SetMarkBits clears these bits, and then
-// sets the bits that are 1 in the argument mark.
+// SetMarkBits replaces those bits of the packet's mark that are 1 in mask by the bits of the argument mark.
 func SetMarkBits(mark, mask uint32) Term {
 	return term("meta mark set meta mark & "+hexadecimal(^mask)+" | "+hexadecimal(mark), func() []attribute {
 		return exprs(meta(unix.NFT_META_MARK), bitwise(nativeBytes(^mask), nativeBytes(mark)),

@@ -83,8 +83,8 @@ func (r Rule) kernelAction() uint8 {
 	return unix.FR_ACT_TO_TBL
 }
 
-// tableName returns a routing table's name if every host has this table (see rt_tables of iproute2). For any other
-// table, it returns the number as text, and for 0 it returns "".
+// tableName returns the name of a routing table that every host has (see rt_tables of iproute2), the number of any
+// other table, or "" for 0.
 func tableName(t uint32) string {
 	switch t {
 	case 0:
@@ -99,8 +99,8 @@ func tableName(t uint32) string {
 	return strconv.FormatUint(uint64(t), 10)
 }
 
-// Add adds the rule. If the kernel answers EEXIST, the kernel already has this rule, perhaps with another protocol
-// (rule_exists). So Add does not need to list and compare the rules of all pods.
+// Add adds the rule. On EEXIST, the kernel already has it, perhaps with another protocol (rule_exists). So Add need not
+// list the rules of all pods.
 func (r Rule) Add(n *NS) error {
 	err := r.sendMessage(n, unix.RTM_NEWRULE, addNew, r.kernelAction())
 	if errors.Is(err, fs.ErrExist) {
@@ -109,7 +109,6 @@ func (r Rule) Add(n *NS) error {
 	return err
 }
 
-// Del deletes the rule.
 func (r Rule) Del(n *NS) error {
 	action := uint8(0)
 	if r.Goto != 0 { // the kernel deletes a rule with Goto only if the request contains the action
@@ -118,8 +117,8 @@ func (r Rule) Del(n *NS) error {
 	return r.sendMessage(n, unix.RTM_DELRULE, 0, action)
 }
 
-// DelRules deletes all rules with a given IIF. DelRules does not list the rules first. Such a list would be long,
-// because a node has several rules for each pod.
+// DelRules deletes all rules with a given IIF. It does not list them first, because a node has several rules for each
+// pod.
 func (n *NS) DelRules(iif string) error {
 	if err := checkName(iif); err != nil { // without a name the kernel deletes any rule
 		return err
@@ -141,8 +140,7 @@ func (n *NS) DelRules(iif string) error {
 	return nil
 }
 
-// sendMessage sends a request that adds or deletes the rule. In a request that deletes a rule, action 0 matches rules
-// with any action.
+// sendMessage adds or deletes the rule. To delete, action 0 matches rules with any action.
 func (r Rule) sendMessage(n *NS, typ, flags int, action uint8) error {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Type = uint8(r.family()), action
@@ -208,8 +206,7 @@ func (n *NS) hasRule(r Rule) (bool, error) {
 	return slices.ContainsFunc(found, func(f Rule) bool { f.Protocol = 0; return f == r }), err
 }
 
-// Rules lists the rules of both families, IPv4 first. The rules of a family are in the order in which the kernel
-// applies them.
+// Rules lists the rules of both families, IPv4 first, in the order in which the kernel applies them.
 func (n *NS) Rules() ([]Rule, error) {
 	var all []Rule
 	for _, family := range Families {
@@ -222,7 +219,7 @@ func (n *NS) Rules() ([]Rule, error) {
 	return all, nil
 }
 
-// listRules returns the rules of a family. After [NS.List], listRules takes the rules from the listCache.
+// listRules returns the rules of a family, from the listCache after [NS.List].
 func (n *NS) listRules(family Family) ([]Rule, error) {
 	if n.listCache != nil {
 		list := n.listCache.rulesOf(n, family)
@@ -240,7 +237,6 @@ func (n *NS) requestRules(family Family) ([]Rule, error) {
 	return rules, err
 }
 
-// ruleMessages returns the kernel's messages about all rules of a family.
 func (n *NS) ruleMessages(family Family) ([][]byte, error) {
 	// a struct rtmsg can stand for a struct fib_rule_hdr here: both have the same size and the same first field
 	msg := &nl.RtMsg{}

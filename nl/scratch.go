@@ -9,8 +9,8 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 )
 
-// Scratch runs f with a new namespace that no other process sees, and that ends when f returns. In this namespace, f
-// can try whether the kernel supports something. If the kernel loads modules for f, they stay loaded.
+// Scratch runs f with a new namespace that no other process sees, and that ends when f returns. If the kernel loads
+// modules for f, they stay loaded.
 func Scratch(f func(*NS) error) error {
 	temp, err := ns.TempNetNS()
 	if err != nil {

@@ -9,26 +9,25 @@ import (
 	"slices"
 )
 
-// The seal of a table is an empty chain that no hook and no rule calls. Its name is a hash of the table's content: of
-// all rules, and of the type, hook, priority and policy of each chain. One transaction makes the seal and the rules. So
-// if the kernel's table has the seal, the table had these rules at the time of that transaction. Only another program
-// or an operator can have changed the rules since. Add only looks for the seal and counts the rules of each chain,
-// which takes half as long as reading the rules. Check reads the rules.
+// The seal of a table is an empty chain that no hook and no rule calls. Its name is a hash of the table's rules, and of
+// the type, hook, priority and policy of each chain. One transaction makes the seal and the rules. So the seal shows
+// that the table had these rules then: only another program or an operator can have changed them since. Add only looks
+// for the seal and counts the rules of each chain, in half the time that reading the rules takes. Check reads the
+// rules.
 //
-// In some tables, some chains have Varies set. Such a table has a second seal, which depends only on the chains without
-// Varies (see [Table.Lasting]). The second seal shows that the kernel once accepted these chains. So the kernel has all
-// parts of nftables that these chains need.
+// A table with Varies chains has a second seal, for its other chains (see [Table.Lasting]). It shows that the kernel
+// once accepted these chains, so the kernel has all parts of nftables that they need.
 
-// Sealed reports whether the kernel's table has the seal of the Table t. A table with this seal was made from a Table
-// whose fields Chains and Of were equal to the fields of t.
+// Sealed reports whether the kernel's table has the seal of the Table t. Such a table was made from a Table with the
+// same Chains and Of.
 func (t Table) Sealed(n *NS) bool {
 	_, _, err := t.getChain(n, t.sealName())
 	return err == nil
 }
 
 // isInstalled reports whether the kernel's table is the Table t. It does not read the rules. The kernel's table must
-// have the seal of t, and must not be dormant. Each chain of the kernel's table must have the right type, hook,
-// priority, policy and number of rules.
+// have the seal of t, and must not be dormant. Each chain must have the right type, hook, priority, policy and number
+// of rules.
 func (t Table) isInstalled(n *NS) bool {
 	if !t.Sealed(n) {
 		return false
@@ -42,14 +41,12 @@ func (t Table) isInstalled(n *NS) bool {
 	return t.checkAwake(n) == nil
 }
 
-// Lasting returns a copy of the Table t without the chains that have Varies set. The seal of the copy does not depend
-// on these chains.
+// Lasting returns a copy of the Table t without the chains that have Varies set.
 func (t Table) Lasting() Table {
 	t.Chains = slices.DeleteFunc(slices.Clone(t.Chains), func(c Chain) bool { return c.Varies })
 	return t
 }
 
-// addSeals adds requests that make the seals of t and of t.Lasting().
 func (t Table) addSeals(x *transaction) {
 	for _, name := range slices.Compact([]string{t.sealName(), t.Lasting().sealName()}) {
 		x.addChain(name)
@@ -69,8 +66,8 @@ func (t Table) commitSeals(n *NS) error {
 func (t Table) sealName() string {
 	text := make([]byte, 0, 2<<10)
 	if slices.ContainsFunc(t.Chains, func(c Chain) bool { return c.Varies }) {
-		// Earlier releases made only one seal, even for a table with chains that have Varies set. The names of our two
-		// seals must differ from the name of that one seal.
+		// Earlier releases made only one seal, even for a table with Varies chains. Our names must differ from its
+		// name.
 		text = append(text, "lasting\n"...)
 	}
 	for _, c := range t.Chains {

@@ -16,10 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ClusterIPs lists the cluster IPs of Services. It finds them in the tables of kube-proxy. If kube-proxy's mode is
-// nftables, ClusterIPs reads kube-proxy's set of cluster IPs. If the mode is iptables, ClusterIPs reads kube-proxy's
-// rules, but only if iptables(8) is iptables-nft. ClusterIPs finds nothing if kube-proxy uses iptables-legacy or IPVS.
-// In the mode iptables, it also does not find a Service without endpoints.
+// ClusterIPs lists the cluster IPs of Services, from the tables of kube-proxy. It knows kube-proxy's mode nftables, and
+// the mode iptables with iptables-nft. With iptables-legacy or IPVS, it finds nothing. In the mode iptables, it also
+// does not find a Service without endpoints.
 func (n *NS) ClusterIPs(family Family) (addrs []netip.Addr, err error) {
 	t := proxyTable(family, "kube-proxy")
 	elements, err := t.setElements(n, "cluster-ips")
@@ -48,8 +47,8 @@ func (n *NS) ClusterIPs(family Family) (addrs []netip.Addr, err error) {
 	return slices.Compact(addrs), nil // addrs has an address twice if its Service has two ports
 }
 
-// ServiceEndpoints lists the addresses of the Services' endpoints. It finds them in the rules of kube-proxy. It knows
-// the same modes of kube-proxy as [NS.ClusterIPs].
+// ServiceEndpoints lists the addresses of the Services' endpoints, from the rules of kube-proxy. It knows the same
+// modes of kube-proxy as [NS.ClusterIPs].
 func (n *NS) ServiceEndpoints(family Family) (addrs []netip.Addr, err error) {
 	// from the table nat, take only kube-proxy's chains: other programs have DNAT rules there, too
 	for table, chains := range map[string]string{"kube-proxy": "", "nat": "KUBE-SEP-"} {
@@ -78,9 +77,9 @@ func (n *NS) ServiceEndpoints(family Family) (addrs []netip.Addr, err error) {
 	return slices.Compact(addrs), nil
 }
 
-// natTargets returns the new destinations that a NAT rule gives to packets. Each new destination begins with an
-// address. A rule of nft(8) loads the new destination into a register, or takes it from a map. A rule of iptables-nft
-// has the target DNAT with a struct nf_nat_range2, in which the address comes after the flags.
+// natTargets returns the new destinations that a NAT rule gives to packets. Each begins with an address. A rule of
+// nft(8) loads it into a register, or takes it from a map. A rule of iptables-nft has a struct nf_nat_range2, in which
+// the address comes after the flags.
 func (t Table) natTargets(n *NS, rule []byte) (values [][]byte, err error) {
 	set := ""
 	for name, data := range expressions(rule) {
@@ -108,7 +107,7 @@ func (t Table) natTargets(n *NS, rule []byte) (values [][]byte, err error) {
 	return nil, nil // the rule does not translate a destination
 }
 
-// setElements returns the elements of a set or map. If the set or map does not exist, setElements returns none.
+// setElements returns the elements of a set or map, or none if it does not exist.
 func (t Table) setElements(n *NS, set string) (all [][]byte, err error) {
 	dumped, err := n.dumpObjects(unix.NFT_MSG_GETSETELEM, t.family(),
 		attrString(unix.NFTA_SET_ELEM_LIST_TABLE, t.Name), attrString(unix.NFTA_SET_ELEM_LIST_SET, set))
@@ -142,9 +141,9 @@ func proxyTable(family Family, name string) Table {
 	return Table{Family: "ip", Name: name}
 }
 
-// comparedAddr looks at the values with which a rule compares a packet. It returns the first of these values that has
-// the size of an address. In kube-proxy's rules of iptables-nft, this value is the destination (-d). Before the
-// destination, these rules compare only the protocol (-p), which has one byte.
+// comparedAddr returns the first value of the size of an address with which a rule compares a packet. In kube-proxy's
+// rules of iptables-nft, this is the destination (-d). Before it, they compare only the protocol (-p), which has one
+// byte.
 func comparedAddr(rule []byte) (a netip.Addr, ok bool) {
 	for name, data := range expressions(rule) {
 		if a, ok = netip.AddrFromSlice(attrAt(data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)); ok && name == "cmp" {

@@ -12,16 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// callIn makes three system calls: setns(ns), the call whose number is trap, and setns(home). The returned value
-// "entered" is the kernel's result of setns(ns). The value "result" is the result of the call trap, and the value
-// "left" is the result of setns(home). If a call fails, its result is -errno. If the first call fails, callIn does not
-// make the other two.
+// callIn makes three system calls on one thread: setns(ns), the call with the number trap, and setns(home). The results
+// are those of the kernel: -errno if a call fails. If the first call fails, callIn does not make the other two.
 //
-// The three calls must be on one thread. With runtime.LockOSThread, the runtime would start another thread, which takes
-// 3 % of the time of a short process. So callIn is in assembly. Go does not preempt a function in assembly
-// (isAsyncSafePoint of package runtime), so the goroutine stays on its thread. But the documentation of Go does not
-// promise this. If a release of Go preempts functions in assembly, replace callIn by a function that calls
-// runtime.LockOSThread.
+// runtime.LockOSThread would make the runtime start another thread, which takes 3 % of the time of a short process. So
+// callIn is in assembly, which Go does not preempt (isAsyncSafePoint of package runtime). Go's documentation does not
+// promise this. If a release of Go preempts assembly, call runtime.LockOSThread instead.
 //
 //go:noescape
 func callIn(ns, home, trap, a1, a2, a3, a4 uintptr) (entered, result, left uintptr)
@@ -63,7 +59,7 @@ func (n *NS) openSocket(domain, typ, protocol int) (fd int, err error) {
 }
 
 // callResult takes the results of callIn, and returns the result of the middle call. If the thread could not return to
-// its namespace, callResult ends the process, because Go would run other goroutines on this thread.
+// its namespace, the process ends, because Go would run other goroutines on this thread.
 func (n *NS) callResult(entered, result, left uintptr) (int, error) {
 	if err := syscallError(left); err != nil {
 		fmt.Fprintf(os.Stderr, "a thread entered the network namespace %s, and cannot leave it: %v; the program ends\n",
@@ -76,8 +72,7 @@ func (n *NS) callResult(entered, result, left uintptr) (int, error) {
 	return int(result), syscallError(result)
 }
 
-// syscallError returns the error of a system call. If the call has succeeded, it returns nil. The parameter result is
-// the call's result.
+// syscallError returns the error in the result of a system call, or nil.
 func syscallError(result uintptr) error {
 	if e := -int(result); e > 0 {
 		return unix.Errno(e)

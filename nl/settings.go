@@ -16,15 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Settings maps the names of properties to their values. A Settings has those properties that a network card keeps when
-// it moves to another namespace. Some of these properties are the settings of ethtool(8). The others are properties of
-// the link that the kernel does not change during the move (__dev_change_net_namespace). A pod with CAP_NET_ADMIN can
-// change these settings, and the next pod with this card would get the changed settings.
+// Settings maps the names to the values of the properties that a network card keeps when it moves to another namespace.
+// These are settings of ethtool(8), and properties of the link that the move does not change
+// (__dev_change_net_namespace). A pod with CAP_NET_ADMIN can change them, and the next pod with this card would get the
+// changed settings.
 //
-// Settings leaves out other properties of a card, for the following reasons. When a link moves, the kernel deletes its
-// addresses, routes, neighbours, queueing disciplines and filters, and gives it new sysctls. [MovedLink.Del] removes
-// programs and alternative names. A pod can change the values of RPS, XPS and NAPI only by sysfs. This needs a writable
-// /sys, which only privileged pods have. The MAC address cannot be changed, because the drivers for EC2 refuse it.
+// A Settings does not have:
+//
+//   - Addresses, routes, neighbours, queueing disciplines, filters and sysctls: the link loses them when it moves.
+//   - Programs and alternative names: [MovedLink.Del] removes them.
+//   - RPS, XPS and NAPI: a pod can change them only by a writable /sys, which only privileged pods have.
+//   - The MAC address: the drivers for EC2 refuse to change it.
 type Settings map[string]string
 
 // linkSettings has the attributes of a link that [NS.PutBack] can set.
@@ -69,8 +71,8 @@ func (a linkSetting) parseValue(text string) ([]byte, error) {
 // since 6.3.
 const iflaGROMaxSize, iflaGSOIPv4MaxSize, iflaGROIPv4MaxSize = 58, 63, 64
 
-// settableFlags has flags of a link. Any process with CAP_NET_ADMIN can change these flags (__dev_change_flags), and
-// the link keeps the flags when it moves to another namespace.
+// settableFlags are the flags that a process with CAP_NET_ADMIN can change (__dev_change_flags), and that a link keeps
+// when it moves to another namespace.
 const settableFlags = unix.IFF_DEBUG | unix.IFF_NOTRAILERS | unix.IFF_NOARP | unix.IFF_DYNAMIC | unix.IFF_MULTICAST |
 	unix.IFF_PORTSEL | unix.IFF_AUTOMEDIA | unix.IFF_PROMISC | unix.IFF_ALLMULTI
 
@@ -123,7 +125,7 @@ func (n *NS) PutBack(l Link, saved Settings) error {
 	return errors.Join(failed, n.Kept(l, saved))
 }
 
-// Kept compares the settings of a link with the saved values. If some settings differ, the error names these settings.
+// Kept returns an error that names the settings of a link that differ from the saved values.
 func (n *NS) Kept(l Link, saved Settings) (err error) {
 	now, err := n.Settings(l)
 	if err != nil {
@@ -141,7 +143,7 @@ func (saved Settings) changedNames(current Settings) []string {
 	return slices.DeleteFunc(names, func(name string) bool { return current[name] == saved[name] })
 }
 
-// putBackOne sets the setting with the given name. The text is the setting's value, as in a Settings.
+// putBackOne sets the setting with the given name. The text is the value as in a Settings.
 func (n *NS) putBackOne(l Link, name, text string) error {
 	msg := linkMessage()
 	msg.Index = int32(l.Index)

@@ -11,23 +11,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrShared reports that other links use a link. The other links are ipvlan slaves, perhaps in the namespaces of pods,
-// or a bridge or bond with the link as a port.
+// ErrShared reports that other links use a link. They are ipvlan slaves, perhaps in pods, or the link is a port of a
+// bridge or bond.
 var ErrShared = errors.New("other links use this link: slaves of ipvlan, maybe in pods, or a bridge; end these pods " +
 	"first")
 
-// Unshared returns [ErrShared] if other links use a link. If a link with ipvlan slaves moves to another namespace, the
-// link stays the master of the slaves. All packets of the slaves then go through that namespace (ipvlan_device_event).
-// To list the slaves is not enough: each namespace lists only its own links, and a namespace that is ending cannot be
-// found.
+// Unshared returns [ErrShared] if other links use a link. If a link with ipvlan slaves moves, it stays their master,
+// and all their packets go through its new namespace (ipvlan_device_event). A list of slaves is not enough: each
+// namespace lists only its own links, and a namespace that is ending cannot be found.
 //
-// So Unshared asks the kernel for a macvlan link on top of the link. The request has an option that does not fit the
-// mode of the macvlan link, so the kernel always refuses the request. If an ipvlan, bridge or bond uses the link, the
-// error is EBUSY (macvlan_port_create, since Linux 4.5). If no ipvlan, bridge or bond uses it, the error is EINVAL,
-// because of the option.
+// So Unshared asks the kernel for a macvlan link on top of the link, with an option that makes the kernel refuse in any
+// case. If an ipvlan, bridge or bond uses the link, the error is EBUSY (macvlan_port_create, since Linux 4.5).
+// Otherwise it is EINVAL.
 //
-// Unshared does not find macvlan and VLAN links in other namespaces. To find these links, call [NS.Slaves] for the
-// other namespaces.
+// Unshared does not find macvlan and VLAN links in other namespaces: for these, call [NS.Slaves].
 func (n *NS) Unshared(l Link) error {
 	above, err := n.linksAbove(l)
 	if err != nil {

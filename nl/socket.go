@@ -17,16 +17,15 @@ import (
 
 // A socket is a netlink socket. It belongs to the namespace in which it was opened, whichever thread uses it.
 //
-// The socket of vishvananda/netlink is slower. It waits for answers in the runtime's poller, and its read buffer of 64
-// kB makes the stack grow. Our socket does not wait, because the kernel's answer is ready when write(2) returns
-// (netlink_unicast).
+// The socket of vishvananda/netlink waits in the runtime's poller, and its buffer of 64 kB makes the stack grow. Ours
+// does not wait: the kernel's answer is ready when write(2) returns (netlink_unicast).
 type socket struct {
 	fd  int
 	seq uint32 // the sequence number of the last request
 }
 
-// answerBuffers has buffers for readDatagram. Each buffer has room for the largest answer, but most answers are small.
-// So readDatagram returns a copy of the answer, and puts the buffer back into the pool.
+// answerBuffers has buffers with room for the largest answer. readDatagram returns a copy, because most answers are
+// small.
 var answerBuffers = sync.Pool{New: func() any { return new([nl.RECEIVE_BUFFER_SIZE]byte) }}
 
 // openNetlink opens a socket of a netlink family (NETLINK_ROUTE and others) in the namespace.
@@ -35,14 +34,12 @@ func (n *NS) openNetlink(family int) (*socket, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	// Any process may send to a netlink socket. But if the socket is connected to the kernel, only the kernel may send
-	// to it (netlink_getsockbyportid).
+	// Any process may send to a netlink socket, unless it is connected to the kernel (netlink_getsockbyportid).
 	if err := unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("connect", err)
 	}
-	// Kernels before 4.20 do not have this option, and send more objects than the request asks for. So the functions
-	// that read answers filter the objects again.
+	// Kernels before 4.20 lack this option, and send more objects. So the readers of answers filter again.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
 	return &socket{fd: fd}, nil
 }
@@ -56,9 +53,8 @@ var ErrUnanswered = errors.New("netlink has not answered")
 // roundTrip sends a request, and returns the kernel's answers: several for a dump, otherwise one. If answerType is not
 // 0, roundTrip returns only answers of this type.
 //
-// A caller sets the flag NLM_F_ACK if it only wants to know whether the request succeeds. roundTrip does not send this
-// flag to the kernel, because the kernel reports each failure even without the flag, and does so before write(2)
-// returns. So if there is no report of a failure, the request has succeeded. If the kernel has no memory for the
+// With NLM_F_ACK, the caller only wants to know whether the request succeeds. roundTrip does not send this flag: the
+// kernel reports each failure before write(2) returns, so no report means success. If the kernel has no memory for the
 // report, read(2) fails with ENOBUFS (netlink_ack).
 func (s *socket) roundTrip(
 	typ, flags int, answerType uint16, head nl.NetlinkRequestData, attrs []attribute,
@@ -69,8 +65,8 @@ func (s *socket) roundTrip(
 	return s.readAnswers(typ, answerType, flags&unix.NLM_F_ACK != 0)
 }
 
-// sendRequest sends a request. If the request is for a dump, the kernel writes the first part of the dump before
-// sendRequest returns. The kernel writes each further part when this process has read the part before it.
+// sendRequest sends a request. The kernel writes the first part of a dump before sendRequest returns, and each further
+// part when this process has read the part before it.
 func (s *socket) sendRequest(typ, flags int, head nl.NetlinkRequestData, attrs []attribute) error {
 	s.seq++
 	_, err := unix.Write(s.fd, encodeMessage(typ, flags, s.seq, head, attrs))
@@ -79,8 +75,8 @@ func (s *socket) sendRequest(typ, flags int, head nl.NetlinkRequestData, attrs [
 
 // readAnswers returns the answers to the last request. If ackOnly is true, a missing answer means success.
 func (s *socket) readAnswers(typ int, answerType uint16, ackOnly bool) (answers [][]byte, err error) {
-	// If a part of a dump has more than fullPart bytes, perhaps the next message did not fit into this part. The
-	// kernel's smallest buffer for a part has 3.7 kB.
+	// Perhaps the next message did not fit into a part of a dump with more than fullPart bytes: the kernel's smallest
+	// buffer has 3.7 kB.
 	const fullPart = 3 << 10
 	interrupted := false
 	for {
@@ -97,7 +93,7 @@ func (s *socket) readAnswers(typ int, answerType uint16, ackOnly bool) (answers 
 			if m, b, err = cutMessage(b); err != nil {
 				return nil, err
 			}
-			if m.seq != s.seq { // skip an answer to an earlier request, which remains if that request's call failed
+			if m.seq != s.seq { // skip an answer to an earlier request, whose call has failed
 				continue
 			}
 			interrupted = interrupted || m.flags&unix.NLM_F_DUMP_INTR != 0
@@ -122,17 +118,15 @@ func (s *socket) readAnswers(typ int, answerType uint16, ackOnly bool) (answers 
 	}
 }
 
-// isUnmarkedDump reports whether a message belongs to an unmarked dump. If a change interrupts a dump, the kernel marks
-// the dump with NLM_F_DUMP_INTR. But the kernel does not mark dumps that have rules (dump_rules), IPv6 routes
-// (fib6_dump_table) or neighbours (neigh_dump_table). For these dumps, the kernel only remembers how many objects it
-// has sent. For the next part, it skips this number of objects at the beginning of its list. Between two parts, an
-// object that was not sent yet may move to the beginning of the list. The kernel then skips this object, so the dump
-// lacks it. Objects move when a rule or a neighbour is deleted, when an IPv6 route is deleted or added, and when the
-// table of neighbours grows.
+// isUnmarkedDump reports whether a message belongs to a dump that the kernel does not mark with NLM_F_DUMP_INTR if a
+// change interrupts it: rules (dump_rules), IPv6 routes (fib6_dump_table) or neighbours (neigh_dump_table). Between two
+// parts of such a dump, the kernel only remembers how many objects it has sent, and then skips this number of objects.
+// If an object that was not sent yet moves to the beginning of the list meanwhile, the dump lacks it. This happens when
+// a rule or a neighbour is deleted, when an IPv6 route is deleted or added, and when the table of neighbours grows.
 //
-// So readAnswers treats an unmarked dump as interrupted if the dump has more than one part, or if one of its parts is
-// full. The first part of a socket's first dump has up to 3.7 kB. Later parts have up to 32 kB, because the first
-// read(2) has shown the kernel the size of the reader's buffer (netlink_dump).
+// So readAnswers treats an unmarked dump as interrupted if it has more than one part, or a full part. The first part of
+// a socket's first dump has up to 3.7 kB. Later parts have up to 32 kB, because the kernel then knows the reader's
+// buffer (netlink_dump).
 func isUnmarkedDump(typ int, data []byte) bool {
 	return typ == unix.RTM_GETRULE || typ == unix.RTM_GETNEIGH ||
 		typ == unix.RTM_GETROUTE && len(data) > 0 && data[0] == unix.AF_INET6
@@ -161,7 +155,6 @@ func encodeMessage(typ, flags int, seq uint32, head nl.NetlinkRequestData, attrs
 // errNoAnswer reports that the socket has no datagram to read.
 var errNoAnswer = errors.New("there is no answer")
 
-// readDatagram reads one datagram.
 func (s *socket) readDatagram() ([]byte, error) {
 	room := answerBuffers.Get().(*[nl.RECEIVE_BUFFER_SIZE]byte)
 	defer answerBuffers.Put(room)
@@ -187,7 +180,6 @@ type message struct {
 	data       []byte
 }
 
-// cutMessage returns the first message in the bytes b, and the rest of the bytes.
 func cutMessage(b []byte) (m message, rest []byte, err error) {
 	if len(b) < unix.SizeofNlMsghdr {
 		return m, nil, fmt.Errorf("netlink sent %d bytes, which are no message", len(b))

@@ -12,33 +12,29 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A Splice connects two links of a pod, ENI and Veth. At the ingress of each of the two links, it has a BPF program.
-// The programs send some packets directly from one link to the other. These packets bypass the forwarding and netfilter
-// of the pod's namespace.
+// A Splice connects two links of a pod, ENI and Veth, by a BPF program at the ingress of each. The programs send some
+// packets directly from one link to the other, past the forwarding and netfilter of the pod's namespace.
 //
-// The first program handles packets that arrive through Veth. If the destination MAC address of a packet is MAC, the
-// program sends the packet through ENI. The kernel then finds the next hop of the packet with the routes of the
-// namespace. If the packet's TCP or UDP source port is at least [SpliceOwn] and below [SpliceFirst], the program adds
-// SpliceFirst - SpliceOwn to the port. The second program handles packets that arrive through ENI with a destination
-// port of at least SpliceFirst. If no socket of the namespace awaits such a packet, the program changes the port back.
-// The packet then goes to the other end of Veth, as if Veth had sent it. All other packets take their usual way.
+// The first program sends packets that arrive through Veth for the MAC address MAC out through ENI, to the next hop in
+// the namespace's routes. It adds SpliceFirst - SpliceOwn to a TCP or UDP source port that is at least [SpliceOwn] and
+// below [SpliceFirst]. The second program handles packets that arrive through ENI for a port of at least SpliceFirst.
+// If no socket of the namespace awaits such a packet, it changes the port back, and gives the packet to the other end
+// of Veth. All other packets take their usual way.
 //
-// The kernel must not choose SpliceFirst or a higher port for the namespace's own connections (see [LocalPorts]). But a
-// process in the namespace can itself choose such a port, to listen on it. A socket awaits a packet in these cases:
+// The kernel must not choose ports from SpliceFirst on for the namespace's own connections (see [LocalPorts]). But a
+// process in the namespace may choose such a port, to listen on it. A socket awaits a packet in these cases:
 //
 //   - The packet belongs to a TCP connection of the namespace, or begins one.
 //   - A UDP socket is connected to the packet's source.
 //   - Another socket has the packet's destination port. But this socket does not await an answer to a packet that the
 //     Splice has sent through ENI.
 //
-// A NAT rule may translate the port of the namespace's TCP connection. The packets of this connection then have a port
-// that no socket has. If the programs recognise such a connection, they treat its packets as awaited. They recognise
-// two kinds of connections. A connection of the first kind begins from outside, and the programs recognise it by its
-// first packet. A connection of the second kind begins in the namespace, but not at Veth. The programs recognise it by
-// its first answer. To distinguish this answer from other answers, they remember the connections whose first packet
-// came through Veth. The programs remember the connections of both kinds, which are few, as long as their maps have
-// room. An ICMP error contains a packet that was sent. The programs treat the error like an answer to this packet. The
-// fragments of a packet go where the first fragment goes.
+// A NAT rule may give the namespace's TCP connection a port that no socket has. If the programs recognise such a
+// connection, they treat its packets as awaited. They recognise a connection from outside by its first packet. They
+// recognise a connection that begins in the namespace, but not at Veth, by its first answer. To distinguish this
+// answer, they remember the connections whose first packet came through Veth. They remember all these connections as
+// long as their maps have room. An ICMP error is treated like an answer to the packet in it. Fragments go where the
+// first fragment goes.
 type Splice struct {
 	ENI, Veth string
 	MAC       string
@@ -46,8 +42,7 @@ type Splice struct {
 	Pod       uint16
 }
 
-// A Splice translates each port that is at least SpliceOwn and below SpliceFirst. The resulting port is at least
-// SpliceFirst. A Splice also translates such ports back.
+// A Splice translates ports of at least SpliceOwn and below SpliceFirst to ports of at least SpliceFirst, and back.
 const (
 	SpliceOwn   = bpf.OwnPort
 	SpliceFirst = bpf.FirstPort
@@ -71,8 +66,8 @@ func (s Splice) Supported() error {
 	return s.load(link, link, false, func(onward, unawaited int) error { return nil })
 }
 
-// load loads the programs of both filters. But if share is true and the programs are pinned, load opens the pinned
-// programs. Finally, load calls attach with the file descriptors of both programs.
+// load loads the programs of both filters, or opens them if share is true and they are pinned. It then calls attach
+// with their file descriptors.
 func (s Splice) load(atVeth, atENI filter, share bool, attach func(onward, unawaited int) error) error {
 	l := newLoader(share)
 	defer l.close()
@@ -89,13 +84,11 @@ func (s Splice) load(atVeth, atENI filter, share bool, attach func(onward, unawa
 	return attach(first, second)
 }
 
-// onwardCode returns the code of the program at Veth.
 func (s Splice) onwardCode(m bpf.Maps, eni int) []byte {
 	hw, _ := net.ParseMAC(s.MAC)
 	return bpf.Onward(hw, s.Mark, m, eni)
 }
 
-// filters returns the filters at Veth and at ENI.
 func (s Splice) filters(n *NS) (atVeth, atENI filter, err error) {
 	atVeth.class, atENI.class = s.Pod, s.Pod
 	atENI.index, err = n.linkIndex(s.ENI)
@@ -122,7 +115,7 @@ func (s Splice) Add(n *NS) error {
 		return errSame
 	}
 	// The links of nearly all pods have the same indices, and so the same programs. Programs for other indices are not
-	// pinned, because no other pod would use them.
+	// pinned.
 	share := isUsualIndex(atENI.index) && isUsualIndex(atVeth.index)
 	return s.load(atVeth, atENI, share, func(onward, unawaited int) error {
 		if err := atVeth.add(n, onward); err != nil {
@@ -136,18 +129,17 @@ func (s Splice) Add(n *NS) error {
 	})
 }
 
-// isUsualIndex reports whether many pods have a link with this index. Usual indices are the low indices of a
-// namespace's first links, and the indices that [IPVlan] gives to the first slaves.
+// isUsualIndex reports whether many pods have a link with this index. These are the indices of a namespace's first
+// links, and of the first slaves (see [IPVlan]).
 func isUsualIndex(index int) bool {
 	const few = 8
 	return index < few || index >= firstSlaveIndex && index < firstSlaveIndex+few
 }
 
-// Del deletes both filters. The links keep the qdiscs that Add has added, because other filters may use these qdiscs.
+// Del deletes both filters. The links keep the qdiscs, because other filters may use them.
 func (s Splice) Del(n *NS) error { return delFilters(n, []string{s.ENI, s.Veth}, filter{}) }
 
-// Check returns an error if a filter is missing, or if its program has another effect than the program that Add
-// attaches.
+// Check returns an error if a filter is missing, or has a program with another effect.
 func (s Splice) Check(n *NS) error {
 	atVeth, atENI, err := s.filters(n)
 	if err != nil {

@@ -16,16 +16,15 @@ import (
 )
 
 // stripCard removes the things that a pod has attached to a network card: BPF programs, and links whose master is the
-// card. Without stripCard, these programs and links would stay attached when the card moves. They could see, change or
-// drop the next pod's packets.
+// card. Otherwise they would move with the card, and could see, change or drop the next pod's packets.
 func (n *NS) stripCard(l Link) error { return errors.Join(n.delLinksAbove(l), n.delPrograms(l)) }
 
 // delPrograms detaches the programs of XDP and tcx from a network card. Unlike filters of tc, these programs move with
 // the card. They stay attached even if no process has them open.
 func (n *NS) delPrograms(l Link) error { return errors.Join(n.delXDP(l), n.delTCX(l)) }
 
-// delLinksAbove deletes the links of the namespace whose master is l. A pod may have moved a link with this master to
-// another namespace. delLinksAbove does not delete the moved link, but [NS.Unshared] and [NS.Slaves] find it.
+// delLinksAbove deletes the links of the namespace whose master is l. It does not find a link that the pod has moved to
+// another namespace, unlike [NS.Unshared] and [NS.Slaves].
 func (n *NS) delLinksAbove(l Link) error {
 	above, failed := n.linksAbove(l)
 	for _, a := range above {
@@ -48,7 +47,7 @@ func (n *NS) linksAbove(l Link) ([]Link, error) {
 }
 
 // delXDP detaches the XDP programs from a link. It ignores EOPNOTSUPP, because not all drivers have all modes of XDP.
-// The kernel refuses to detach a program that a bpf_link holds (EBUSY). Such a program stays as long as any process has
+// The kernel refuses to detach a program that a bpf_link holds (EBUSY). This program stays as long as any process has
 // the bpf_link open. The kernel also refuses if an upper link, such as a bond, has a program (EEXIST).
 func (n *NS) delXDP(l Link) (failed error) {
 	for _, mode := range []uint32{unix.XDP_FLAGS_SKB_MODE, unix.XDP_FLAGS_DRV_MODE, unix.XDP_FLAGS_HW_MODE} {
@@ -88,9 +87,8 @@ func (n *NS) delTCX(l Link) error {
 	})
 }
 
-// queryTCX lists the IDs of the programs at a hook of tcx. The slices programs and links have the same length. For each
-// program, links has the ID of the bpf_link that holds the program, or 0 if no bpf_link holds it. On Linux before 6.6,
-// which has no tcx, both slices are empty.
+// queryTCX lists the IDs of the programs at a hook of tcx. For each of them, links has the ID of the bpf_link that
+// holds it, or 0. On Linux before 6.6, which has no tcx, both lists are empty.
 func queryTCX(index int, hook uint32) (programs, links []uint32, err error) {
 	programs, links = make([]uint32, mostTCX), make([]uint32, mostTCX)
 	query := struct { // of union bpf_attr, for BPF_PROG_QUERY
@@ -110,8 +108,8 @@ func queryTCX(index int, hook uint32) (programs, links []uint32, err error) {
 	return programs[:count], links[:count], err
 }
 
-// detachTCX detaches a program from a hook of tcx. If a bpf_link holds the program, detachTCX detaches this bpf_link.
-// This works even if a process has the bpf_link open, or if the bpf_link is pinned.
+// detachTCX detaches a program from a hook of tcx, or the bpf_link that holds the program. This works even if the
+// bpf_link is pinned, or a process has it open.
 func detachTCX(index int, hook, program, link uint32) error {
 	open, id := uintptr(unix.BPF_PROG_GET_FD_BY_ID), program
 	if link != 0 {

@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Sysctl is a parameter of a network namespace below /proc/sys/net, and its value. Del does nothing, for two reasons.
-// The kernel deletes a link's parameters with the link. Other programs may rely on the namespace's other parameters.
+// A Sysctl is a parameter of a network namespace below /proc/sys/net, and its value. Del does nothing: the kernel
+// deletes a link's parameters with the link, and other programs may rely on the namespace's other parameters.
 type Sysctl struct {
-	// Key is the path below /proc/sys, such as "net/ipv4/ip_forward". Its separators are slashes and not dots, because
-	// the name of a link may contain a dot.
+	// Key is the path below /proc/sys, such as "net/ipv4/ip_forward". Its separators are slashes, because the name of a
+	// link may contain a dot.
 	Key   string
 	Value string
 	Also  bool // the parameter is a list of ranges of numbers: Add adds the range Value to it
@@ -39,7 +39,6 @@ func (s Sysctl) String() string {
 	return "sysctl -w " + key + "=" + value
 }
 
-// Add sets the value.
 func (s Sysctl) Add(n *NS) error {
 	err := s.updateValue(n, s.mergedValue)
 	if s.Optional && errors.Is(err, fs.ErrNotExist) {
@@ -48,7 +47,7 @@ func (s Sysctl) Add(n *NS) error {
 	return err
 }
 
-// mergedValue takes the present value of the parameter, and returns the value that Add writes.
+// mergedValue returns the value that Add writes if the parameter has the value current.
 func (s Sysctl) mergedValue(current string) string {
 	switch {
 	case s.hasValue(current):
@@ -60,8 +59,8 @@ func (s Sysctl) mergedValue(current string) string {
 }
 
 // updateValue reads the parameter, passes its value to newValue, and writes the result if it differs. The write of an
-// equal value could have effects: for example, ip_forward=1 resets a dozen other parameters. updateValue opens the file
-// only once, because opening costs more than reading and writing.
+// equal value could have effects: ip_forward=1 resets a dozen other parameters. The file is opened only once, because
+// opening costs more than reading and writing.
 func (s Sysctl) updateValue(n *NS, newValue func(current string) string) error {
 	fd, err := s.openFile(n, unix.O_RDWR)
 	if err != nil {
@@ -80,9 +79,8 @@ func (s Sysctl) updateValue(n *NS, newValue func(current string) string) error {
 var ErrReadOnly = errors.New("this process may not write this sysctl: set the value before, for example in " +
 	"/etc/sysctl.d, or give the container runtime a writable /proc/sys")
 
-// writeError is for a parameter whose file this process cannot open for writing. It takes the error of open(2), and
-// returns an error that also names the present value and the needed value. If the parameter already has the value that
-// newValue returns, writeError returns errSame.
+// writeError takes the error of opening the parameter's file for writing, and returns an error that names the present
+// and the needed value. If they are equal, it returns errSame.
 func (s Sysctl) writeError(n *NS, err error, newValue func(current string) string) error {
 	current, unread := s.readValue(n)
 	if unread != nil {
@@ -95,7 +93,7 @@ func (s Sysctl) writeError(n *NS, err error, newValue func(current string) strin
 	return fmt.Errorf("%w: the value is %q, and %q is needed: %w", err, current, want, ErrReadOnly)
 }
 
-// Settable returns an error if Add would fail because the parameter has another value and this process cannot write it.
+// Settable returns an error if the parameter has another value, and this process cannot write it.
 func (s Sysctl) Settable(n *NS) error {
 	fd, err := s.openFile(n, unix.O_WRONLY)
 	if err == nil {
@@ -109,8 +107,8 @@ func (s Sysctl) Settable(n *NS) error {
 	return err
 }
 
-// writeValue writes the value without reading the parameter first. If this process cannot write the parameter,
-// writeValue fails only if the parameter has another value.
+// writeValue writes the value without reading the parameter first. If this process cannot write, it fails only if the
+// parameter has another value.
 func (s Sysctl) writeValue(n *NS) error {
 	fd, err := s.openFile(n, unix.O_WRONLY)
 	if err != nil {
@@ -133,8 +131,8 @@ func (s Sysctl) writeTo(fd int, value string) error {
 }
 
 // openFile opens the parameter's file. The file belongs to the namespace in which it was opened
-// (net_ctl_header_lookup). openFile does not use os.Open, because os.Open also registers the file with the runtime's
-// poller. The registration would double the cost of a read or write.
+// (net_ctl_header_lookup). os.Open would also register the file with the runtime's poller, which doubles the cost of a
+// read or write.
 func (s Sysctl) openFile(n *NS, mode int) (int, error) {
 	fd, err := n.openSysctl(s.Key, mode)
 	if err != nil {
@@ -143,14 +141,13 @@ func (s Sysctl) openFile(n *NS, mode int) (int, error) {
 	return fd, nil
 }
 
-// openSysctl opens the file of a parameter. If n is the namespace of the process, openSysctl keeps the directory
-// /proc/sys/net/ipv4 or ipv6 open, and opens the file relative to this directory.
+// openSysctl opens the file of a parameter. In the namespace of the process, it keeps the directory /proc/sys/net/ipv4
+// or ipv6 open, and opens the file relative to it.
 //
-// A lookup of this directory is slow for the node's namespace, so openSysctl avoids it. In the kernel's dentry cache,
-// this directory has one entry for each namespace, and all these entries are in one list. A lookup compares the entries
-// one after the other, the newest first (proc_sys_compare). On a node with 1500 pods, one lookup for the node takes a
-// fiftieth of the time of an ADD. For a pod, the lookup is quick: during an ADD, the pod's namespace is the newest, so
-// its entry is the first in the list.
+// The lookup of this directory is slow for the node: the kernel's dentry cache has one list with an entry for each
+// namespace, the newest first (proc_sys_compare). On a node with 1500 pods, one lookup for the node takes a fiftieth of
+// the time of an ADD. For a pod, the lookup is quick, because during an ADD, the entry of the pod's namespace is the
+// first.
 func (n *NS) openSysctl(key string, mode int) (int, error) {
 	at := len("net/ipv4")
 	if !n.isProcess || len(key) <= at || key[at] != '/' {
@@ -172,11 +169,10 @@ func (n *NS) openSysctl(key string, mode int) (int, error) {
 	return unix.Openat(dir, key[at+1:], mode|unix.O_CLOEXEC, 0)
 }
 
-// Del does nothing.
 func (s Sysctl) Del(*NS) error { return nil }
 
-// Check returns an error if the parameter has another value than Value. But if Also is true, Check returns an error
-// only if the parameter's list does not contain the range Value.
+// Check returns an error if the parameter has another value, or if Also is true and the parameter's list does not
+// contain the range Value.
 func (s Sysctl) Check(n *NS) error {
 	v, err := s.readValue(n)
 	switch {
@@ -188,9 +184,8 @@ func (s Sysctl) Check(n *NS) error {
 	return err
 }
 
-// hasValue reports whether value is s.Value. If Also is true, it returns true in one more case: value is a list, and a
-// range in this list contains the range s.Value. A range in the list can be larger than s.Value, because the kernel
-// merges ranges that overlap or touch (proc_do_large_bitmap).
+// hasValue reports whether value is s.Value. With Also, it also returns true if a range in the list value contains
+// s.Value: the kernel merges ranges that overlap or touch (proc_do_large_bitmap).
 func (s Sysctl) hasValue(value string) bool {
 	if !s.Also || value == s.Value {
 		return value == s.Value
@@ -235,7 +230,6 @@ func (s Sysctl) readFrom(fd int) (string, error) {
 	return strings.Join(strings.Fields(string(room[:n])), " "), nil
 }
 
-// sysctlDir is the directory below which all sysctls have their files.
 const sysctlDir = "/proc/sys/"
 
 func (s Sysctl) path() string { return sysctlDir + s.Key }

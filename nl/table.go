@@ -17,21 +17,20 @@ import (
 )
 
 // A Table is a table of nftables that only we use. Add and Put install or replace the whole table in one transaction. A
-// Table must have at least one rule, because Check treats a table without rules as missing.
+// Table must have a rule, because Check treats a table without rules as missing.
 type Table struct {
 	Family string // inet, ip, ip6 or arp
 	Name   string
 	Chains []Chain
 	Of     string // a text that the seal depends on in addition to the chains: see [Table.Sealed]
 	More   bool   // the kernel's table may have other chains, which Check ignores
-	// If Others is true, Check also accepts a table that one of our plugins has made for another configuration. Check
-	// then ignores additional rules of ours. A chain with Alike set may be missing in the kernel. If such a chain
-	// exists, Check compares only the number of our rules in this chain, and not their content.
+	// With Others, Check also accepts a table that one of our plugins has made for another configuration, and ignores
+	// additional rules of ours. A chain with Alike set may then be missing. If it exists, Check compares only the
+	// number of our rules in it.
 	Others bool
 }
 
-// An NFRule is a rule of nftables. Its first Terms are conditions. The Terms after them are actions on the packets that
-// meet all conditions.
+// An NFRule is a rule of nftables: first conditions, and then actions on the packets that meet all of them.
 type NFRule []Term
 
 func (r NFRule) String() string {
@@ -42,7 +41,6 @@ func (r NFRule) String() string {
 	return strings.Join(words, " ")
 }
 
-// String returns the command of nft(8) that would add the table, quoted for the shell.
 func (t Table) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "nft 'table %s %s {\n", t.Family, t.Name)
@@ -57,9 +55,8 @@ func (t Table) String() string {
 	return b.String()
 }
 
-// Add installs the Table t, or replaces the kernel's table of the same name if that table differs from t. The kernel's
-// table can differ because another program has flushed it, or because another release has made it. If the kernel's
-// table does not differ, Add is cheap, because it first looks for the seal.
+// Add installs the Table t, or replaces the kernel's table of the same name if that table differs from t. Another
+// program may have flushed it, or another release may have made it.
 func (t Table) Add(n *NS) error {
 	if t.isInstalled(n) {
 		return errSame
@@ -81,8 +78,7 @@ func (t Table) Add(n *NS) error {
 	return t.addModuleNames(t.install(n, (*transaction).replaceTable))
 }
 
-// AddPrepared is like Add. But if the kernel's table differs, AddPrepared calls prepare. It then adds the Table that
-// prepare returns, and not t.
+// AddPrepared is like Add, but if the kernel's table differs, it adds the Table that prepare returns.
 func (t Table) AddPrepared(n *NS, prepare func() (Table, error)) error {
 	if t.isInstalled(n) {
 		return errSame
@@ -94,9 +90,8 @@ func (t Table) AddPrepared(n *NS, prepare func() (Table, error)) error {
 	return t.Add(n)
 }
 
-// Put is like Add, but if the kernel's table lacks the seal of the Table t, Put always replaces the whole table. Put
-// and Add differ if Check accepts the kernel's table, for example because only the text Of was another one. In this
-// case, Add would only add the seals of t, and the old seals would stay.
+// Put is like Add, but replaces the whole table unless it has the seal of t. If only the text Of has changed, Add would
+// accept the table, and its old seals would stay.
 func (t Table) Put(n *NS) error {
 	if t.isInstalled(n) {
 		return errSame
@@ -107,9 +102,9 @@ func (t Table) Put(n *NS) error {
 // ErrNoModule reports that the kernel has nftables, but lacks a part of it that a table needs.
 var ErrNoModule = errors.New("this kernel lacks a part of nftables")
 
-// addModuleNames wraps an error if it means that the kernel lacks a module. It adds the names of the modules that the
-// table needs. A kernel that could not load a module answers each message of the transaction with "no such file or
-// directory" (nft_expr_type_get, nf_tables_chain_type_lookup).
+// addModuleNames adds the names of the modules that the table needs to an error about a missing module. A kernel that
+// could not load a module answers each message with "no such file or directory" (nft_expr_type_get,
+// nf_tables_chain_type_lookup).
 func (t Table) addModuleNames(err error) error {
 	if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EOPNOTSUPP) {
 		return err
@@ -128,8 +123,7 @@ func (t Table) addModuleNames(err error) error {
 	return fmt.Errorf("%w, one of the modules %s: %w", ErrNoModule, strings.Join(modules, ", "), err)
 }
 
-// install commits a transaction. The requests that addFirst adds come first, and the requests that addContent adds come
-// after them.
+// install commits a transaction with the requests of addFirst and addContent, in this order.
 func (t Table) install(n *NS, addFirst func(*transaction)) error {
 	x, err := t.newTransaction()
 	if err != nil {
@@ -142,7 +136,6 @@ func (t Table) install(n *NS, addFirst func(*transaction)) error {
 	return n.commit(x)
 }
 
-// addContent adds requests that make the seals and the chains of the table.
 func (t Table) addContent(x *transaction) error {
 	t.addSeals(x)
 	for _, c := range t.Chains {
@@ -153,8 +146,8 @@ func (t Table) addContent(x *transaction) error {
 	return nil
 }
 
-// Del deletes the table. Del first asks whether the table exists. If it does not exist, the transaction would fail, and
-// after such a failure, the kernel waits 10 ms (__nf_tables_abort: synchronize_rcu).
+// Del deletes the table. It asks first whether the table exists, because after a transaction that fails, the kernel
+// waits 10 ms (__nf_tables_abort: synchronize_rcu).
 func (t Table) Del(n *NS) error {
 	if _, err := t.getTable(n); isNotExist(err) {
 		return err
@@ -168,8 +161,8 @@ func (t Table) Del(n *NS) error {
 }
 
 // Check compares the rules of the kernel's table with the rules of the Table t. It compares only the fingerprints of
-// the rules (see ruleFingerprint). So Check needs only one request, and decodes no expressions. If the rules are equal,
-// Check also compares the types, hooks, priorities and policies of the chains.
+// the rules (see ruleFingerprint). So it needs only one request, and decodes no expressions. It then compares the
+// types, hooks, priorities and policies of the chains.
 func (t Table) Check(n *NS) error {
 	got, err := t.readFingerprints(n)
 	if err != nil {
@@ -202,10 +195,9 @@ func (t Table) Check(n *NS) error {
 	return ErrOtherRules
 }
 
-// Intact returns an error if another program has changed the kernel's table. Unlike Check, it does not need to know the
-// right rules: it uses the Chains of the Table t, but not their Rules. Intact returns an error if the table is gone or
-// dormant. It also returns an error if a chain is gone or empty, or has another type, hook, priority or policy. Intact
-// also returns an error if a rule is not ours.
+// Intact returns an error if another program has changed the kernel's table. It needs the Chains of t, but not their
+// Rules. The table must exist, and must not be dormant. Each chain must have rules, and the same type, hook, priority
+// and policy. All rules must be ours.
 func (t Table) Intact(n *NS) error {
 	if err := t.checkAwake(n); err != nil {
 		return err
@@ -229,8 +221,7 @@ func (t Table) Intact(n *NS) error {
 	return nil
 }
 
-// unifyAlike gives the same comment to all our rules in chains that have Alike set. Check compares two rules by their
-// comments, so it then finds these rules equal.
+// unifyAlike gives our rules in chains with Alike set the same comment, so that Check finds them equal.
 func (t Table) unifyAlike(rules []ruleFingerprint) []ruleFingerprint {
 	for i, f := range rules {
 		if f.isOurs() && slices.ContainsFunc(t.Chains, func(c Chain) bool { return c.Alike && c.Name == f.chain }) {
@@ -290,8 +281,8 @@ func (t Table) getObject(n *NS, typ int, selector ...attribute) ([]byte, error) 
 	return msgs[0][nl.SizeofNfgenmsg:], nil
 }
 
-// Has returns a function that takes a Chain, and reports whether the kernel's table has all rules of this Chain. Has
-// itself sends the request for the rules, so the returned function sends no request.
+// Has returns a function that reports whether the kernel's table has all rules of a Chain. The function sends no
+// request: Has reads the rules.
 func (t Table) Has(n *NS) (func(Chain) bool, error) {
 	got, err := t.readFingerprints(n)
 	if err != nil && !isNotExist(err) {
@@ -302,7 +293,6 @@ func (t Table) Has(n *NS) (func(Chain) bool, error) {
 	}, nil
 }
 
-// readFingerprints returns the fingerprints of the rules of the kernel's table.
 func (t Table) readFingerprints(n *NS) ([]ruleFingerprint, error) {
 	msgs, err := t.listRules(n)
 	if err != nil {
@@ -322,16 +312,15 @@ func (t Table) readFingerprints(n *NS) ([]ruleFingerprint, error) {
 	return found, nil
 }
 
-// listRules returns the kernel's messages about the rules of the table. With a selector that names a chain, it returns
-// only the messages about the rules of this chain.
+// listRules returns the kernel's messages about the rules of the table, or of the chain that the selector names.
 func (t Table) listRules(n *NS, selector ...attribute) ([][]byte, error) {
 	return n.dumpObjects(unix.NFT_MSG_GETRULE, t.family(), append([]attribute{attrString(unix.NFTA_RULE_TABLE, t.Name)},
 		selector...)...)
 }
 
 // dumpObjects asks the kernel for those nftables objects of a family that match selector. typ is the type of the
-// request. Each answer consists of a struct nfgenmsg and the attributes of the object. The first byte of the struct is
-// the family of the object.
+// request. Each answer is a struct nfgenmsg, which begins with the family of the object, and the attributes of the
+// object.
 func (n *NS) dumpObjects(typ int, family uint8, selector ...attribute) ([][]byte, error) {
 	msgs, err := n.sendRequest(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|typ, unix.NLM_F_DUMP, 0,
 		&nl.Nfgenmsg{NfgenFamily: family}, selector...)
@@ -359,7 +348,6 @@ func (n *NS) Tables() ([]string, error) {
 	return all, nil
 }
 
-// nftName returns the family and the name of a table in the form "inet filter".
 func nftName(family uint8, name []byte) string {
 	return cmp.Or(tableFamilies.nameOf(uint32(family)), strconv.Itoa(int(family))) + " " + unix.ByteSliceToString(name)
 }

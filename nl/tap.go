@@ -16,8 +16,8 @@ import (
 )
 
 // A Tap records the packets from and to some addresses at some links of a namespace, like tcpdump(8). It does not
-// change packets. Other packets cost little, because a filter in the kernel discards the Tap's copies of them. When the
-// process ends, the kernel closes the Tap's sockets, so nothing of the Tap remains.
+// change packets. Other packets cost little, because a filter in the kernel discards their copies. Nothing of the Tap
+// remains when the process ends.
 type Tap struct {
 	links map[int]string // maps a socket's file descriptor to the name of the link
 	addrs []netip.Addr
@@ -48,8 +48,7 @@ func (t *Tap) add(n *NS, link string) error {
 	if err != nil {
 		return err
 	}
-	// A socket without a protocol gets no packets before bind(2). So this socket gets no packet before the filter is
-	// attached.
+	// Before bind(2), a socket without a protocol gets no packets. So none gets past the filter.
 	fd, err := n.openSocket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return os.NewSyscallError("socket", err)
@@ -65,7 +64,7 @@ func (t *Tap) add(n *NS, link string) error {
 }
 
 // The offsets of the addresses in the IP headers. The filter compares only the last four bytes of IPv6 addresses (at
-// tailOf6). Seen compares whole addresses.
+// tailOf6), and Seen compares whole addresses.
 const (
 	atSource4, atTarget4 = 12, 16
 	atSource6, atTarget6 = 8, 24
@@ -147,7 +146,6 @@ func (t *Tap) read(fd int) (s Sighting, err error) {
 	return s, err
 }
 
-// addressesOf returns the source and the destination of an IP packet.
 func addressesOf(packet []byte) (from, to netip.Addr) {
 	switch packet[0] >> 4 {
 	case 4:

@@ -12,7 +12,7 @@ import (
 )
 
 // A Term is a part of a rule of nftables: a condition or an action. It has a text in the language of nft(8), and the
-// code for the kernel, which is a list of expressions (see expression).
+// kernel's expressions (see expression).
 type Term struct {
 	text string
 	// code returns the expressions. If the expressions use a set, code also adds the requests for this set to the
@@ -20,17 +20,15 @@ type Term struct {
 	code func(*transaction) ([]attribute, error)
 }
 
-// term returns a Term whose code uses no set. The parameter code is a function, because Check needs only the text of a
-// Term. So Check never builds the expressions.
+// term returns a Term whose code uses no set. The code is a function, because Check needs only the text.
 func term(text string, code func() []attribute) Term {
 	return Term{text, func(*transaction) ([]attribute, error) { return code(), nil }}
 }
 
-// exprs returns its arguments as a slice, for the code of a Term.
 func exprs(code ...attribute) []attribute { return code }
 
-// IIFName matches packets that have arrived through the link with the given name. If the name ends with an asterisk,
-// IIFName matches packets that have arrived through any link whose name begins with the part before the asterisk.
+// IIFName matches packets that have arrived through the link with the given name. A name with an asterisk at its end
+// matches all links whose names begin with the part before the asterisk.
 func IIFName(name string) Term { return linkName("iifname", unix.NFT_META_IIFNAME, name) }
 
 // OIFName matches packets that leave through the link with the given name, which may end with an asterisk: see IIFName.
@@ -70,10 +68,10 @@ func ifgroup(word string, key uint32, group uint32) Term {
 	})
 }
 
-// SAddr matches packets whose source is in one of the prefixes. All prefixes must be of the same family.
+// SAddr matches packets whose source is in one of the prefixes, which must be of one family.
 func SAddr(p ...netip.Prefix) Term { return inPrefixes("saddr", false, p) }
 
-// DAddr matches packets whose destination is in one of the prefixes. All prefixes must be of the same family.
+// DAddr matches packets whose destination is in one of the prefixes, which must be of one family.
 func DAddr(p ...netip.Prefix) Term { return inPrefixes("daddr", false, p) }
 
 // NotSAddr matches packets of the prefixes' family whose source is in none of the prefixes.
@@ -122,8 +120,7 @@ func DPort(proto string, first, last uint16) Term {
 	})
 }
 
-// NoRouteBack looks up the route to a packet's source. It matches the packet if this route does not use the link
-// through which the packet has arrived, or if there is no route.
+// NoRouteBack matches a packet if the route to its source does not use the incoming link, or if there is no route.
 func NoRouteBack() Term {
 	return term("fib saddr . iif oif missing", func() []attribute {
 		return exprs(fib(unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF|unix.NFTA_FIB_F_PRESENT, unix.NFT_FIB_RESULT_OIF),
@@ -162,10 +159,10 @@ func CTState(states ...string) Term {
 var ctStates = nameTable{{"invalid", 1}, {"established", 1 << 1}, {"related", 1 << 2}, {"new", 1 << 3},
 	{"untracked", 1 << 6}}
 
-// CTReply matches a packet if its sender is the side that did not begin the packet's connection.
+// CTReply matches packets from the side that did not begin their connection.
 func CTReply() Term { return ctDirection("reply", 1) } // IP_CT_DIR_REPLY
 
-// CTOriginal matches a packet if its sender is the side that began the packet's connection.
+// CTOriginal matches packets from the side that began their connection.
 func CTOriginal() Term { return ctDirection("original", 0) } // IP_CT_DIR_ORIGINAL
 
 func ctDirection(name string, number byte) Term {
@@ -181,7 +178,7 @@ func CTStatusDNAT() Term { return ctStatus("dnat", 1<<5) } // IPS_DST_NAT of lin
 func CTStatusSNAT() Term { return ctStatus("snat", 1<<4) } // IPS_SRC_NAT
 
 // CTUnconfirmed matches the first packet of a connection. Conntrack confirms the connection when this packet leaves the
-// namespace, or reaches a socket.
+// namespace or reaches a socket.
 func CTUnconfirmed() Term {
 	return term("ct status ! confirmed", func() []attribute {
 		return exprs(ct(unix.NFT_CT_STATUS), keepBits(1<<3), equal(nativeBytes(0))) // IPS_CONFIRMED
@@ -194,36 +191,35 @@ func ctStatus(name string, bit uint32) Term {
 	})
 }
 
-// CTMark matches a packet if the mark of its connection has all bits that are 1 in the argument mark.
+// CTMark matches packets whose connection's mark has all bits of the argument.
 func CTMark(mark uint32) Term {
 	return term("ct mark & "+hexadecimal(mark)+" == "+hexadecimal(mark), func() []attribute {
 		return exprs(ct(unix.NFT_CT_MARK), keepBits(mark), equal(nativeBytes(mark)))
 	})
 }
 
-// CTUnmarked matches a packet if the mark of its connection has no bit that is 1 in the argument mark.
+// CTUnmarked matches packets whose connection's mark has no bit of the argument.
 func CTUnmarked(mark uint32) Term {
 	return term("ct mark & "+hexadecimal(mark)+" == 0x0", func() []attribute {
 		return exprs(ct(unix.NFT_CT_MARK), keepBits(mark), equal(nativeBytes(0)))
 	})
 }
 
-// SetCTMark changes the mark of the packet's connection: it sets the bits that are 1 in the argument mark, and keeps
-// the other bits.
+// SetCTMark sets the bits of the argument in the mark of the packet's connection.
 func SetCTMark(mark uint32) Term {
 	return term("ct mark set ct mark | "+hexadecimal(mark), func() []attribute {
 		return exprs(ct(unix.NFT_CT_MARK), setBits(mark), setCT(unix.NFT_CT_MARK))
 	})
 }
 
-// SetMark changes the packet's mark: it sets the bits that are 1 in the argument mark, and keeps the other bits.
+// SetMark sets the bits of the argument in the packet's mark.
 func SetMark(mark uint32) Term {
 	return term("meta mark set meta mark | "+hexadecimal(mark), func() []attribute {
 		return exprs(meta(unix.NFT_META_MARK), setBits(mark), setMeta(unix.NFT_META_MARK))
 	})
 }
 
-// Count counts the packets that match the Terms before Count, and the bytes of these packets.
+// Count counts the packets that match the Terms before it, and their bytes.
 func Count() Term { return term("counter", func() []attribute { return exprs(counter()) }) }
 
 // Drop ends a rule: the kernel drops the packet.
@@ -238,8 +234,8 @@ func Accept() Term {
 func Reset() Term { return term("reject with tcp reset", func() []attribute { return exprs(reset()) }) }
 
 // Masquerade ends a rule: the packet's source becomes an address of the link through which the packet leaves, with any
-// free port. The kernel chooses the port at random ("fully-random"). Without this option, two CPUs could choose the
-// same port at the same time, and one packet would be lost.
+// free port. The kernel chooses the port at random ("fully-random"). Otherwise, two CPUs could choose the same port at
+// the same time, and one packet would be lost.
 func Masquerade() Term {
 	return term("masquerade fully-random", func() []attribute {
 		return exprs(masq(unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY))
@@ -285,8 +281,8 @@ func Notrack() Term {
 	})
 }
 
-// ClampMSS lowers the maximum segment size in a TCP SYN, so that segments fit the MTU of the packet's route. ClampMSS
-// helps if ICMP errors about the MTU of the path get lost.
+// ClampMSS lowers the maximum segment size in a TCP SYN, so that segments fit the MTU of the packet's route. This helps
+// if ICMP errors about the path's MTU get lost.
 func ClampMSS() Term {
 	const syn, maxseg = 0x02, 2 // RFC 9293, sections 3.1 and 3.2
 	return term("tcp flags syn tcp option maxseg size set rt mtu", func() []attribute {

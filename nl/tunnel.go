@@ -14,18 +14,16 @@ import (
 )
 
 // A Tunnel is a link that sends IP packets inside UDP packets ("foo over UDP", FOU): IPv4 in IPv4, or IPv6 in IPv6. A
-// Tunnel has no remote address. The outer packet goes to the next hop of the inner packet's route. If this route has no
-// next hop, the outer packet goes to the inner packet's destination. So one link serves any number of far ends
-// (ip_tunnel_xmit, "NBMA tunnel"). Each far end needs a [FOU] at the same port.
+// Tunnel has no remote address: the outer packet goes to the next hop of the inner packet's route, or without a next
+// hop, to the inner packet's destination. So one link serves any number of far ends (ip_tunnel_xmit, "NBMA tunnel").
+// Each far end needs a [FOU] at the same port.
 //
-// The kernel derives the outer source port from the inner packet's connection. So the outer packets of different
-// connections usually have different source ports. EC2 and the hosts can then treat each connection as a flow of its
-// own, for example on another CPU.
+// The outer source port follows from the inner packet's connection. So EC2 and the hosts can treat each connection as a
+// flow of its own, for example on another CPU.
 //
-// The UDP header of the outer packet has no checksum, even in IPv6 (RFC 6935, RFC 6936). A host may translate the
-// addresses of the outer packet. If there were an outer checksum, the kernel would have to correct it. But the kernel
-// cannot correct the outer checksum if it leaves the inner checksum to the network card. An outer checksum is not
-// necessary, because the inner packets have checksums of their own.
+// The outer UDP header has no checksum, even in IPv6 (RFC 6935, RFC 6936), because the inner packets have their own. A
+// host that translates the outer addresses would have to correct an outer checksum. The kernel cannot do this if it
+// leaves the inner checksum to the network card.
 type Tunnel struct {
 	Name  string
 	Local netip.Addr // the source of the outer packets
@@ -65,7 +63,6 @@ func (t Tunnel) kind() string {
 	return "ipip"
 }
 
-// module returns the name of the kernel module with the encapsulation.
 func (t Tunnel) module() string {
 	if t.Local.Is6() {
 		return "fou6"
@@ -84,7 +81,6 @@ const (
 var ErrNoTunnel = errors.New("this kernel lacks ipip or ip6_tunnel, or their encapsulation by fou " +
 	"(CONFIG_NET_FOU_IP_TUNNELS, the module fou6)")
 
-// Add creates the tunnel, and brings it up.
 func (t Tunnel) Add(n *NS) error {
 	if err := checkName(t.Name); err != nil {
 		return err
@@ -118,7 +114,6 @@ func (t Tunnel) Add(n *NS) error {
 	return err
 }
 
-// Del deletes the tunnel.
 func (t Tunnel) Del(n *NS) error { return n.delLink(t.Name) }
 
 // Check returns an error if the tunnel is missing or down, or differs from t.
@@ -148,8 +143,7 @@ func (l Link) Tunnel() (local netip.Addr, port uint16, ok bool) {
 	return l.tunnel.local, l.tunnel.port, l.tunnel.port != 0
 }
 
-// A tunnel has the properties by which Check recognises a link that is a [Tunnel]. For any other link, a tunnel is the
-// zero value.
+// A tunnel has the properties by which Check recognises a [Tunnel]. For any other link, it is zero.
 type tunnel struct {
 	local netip.Addr
 	port  uint16 // the UDP port of the far ends

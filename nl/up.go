@@ -15,7 +15,6 @@ func (u Up) String() string {
 	return command("ip link set").word(u.Dev).number("mtu", u.MTU).word("up").String()
 }
 
-// Add brings the link up and sets the link's MTU, if Check returns an error.
 func (u Up) Add(n *NS) error {
 	if u.Check(n) == nil {
 		return errSame
@@ -23,7 +22,6 @@ func (u Up) Add(n *NS) error {
 	return n.setLink(u.Dev, u.MTU, "")
 }
 
-// Del does nothing.
 func (u Up) Del(*NS) error { return nil }
 
 // Check returns an error if the link is down or has another MTU.

@@ -16,8 +16,7 @@ import (
 
 // Verdicts records which rules of nftables drop packets from and to some addresses, like "nft monitor trace". A
 // temporary table makes the kernel report the verdicts about these packets, and does not change the packets. The table
-// belongs to the socket of the Verdicts, so the kernel removes the table when the process closes the socket or is
-// killed.
+// belongs to a socket, so the kernel removes it when the process closes the socket or is killed.
 type Verdicts struct{ socket *socket }
 
 // A Dropper is a rule of nftables, or the policy of a chain, that has dropped or rejected a packet.
@@ -76,7 +75,6 @@ func (n *NS) Verdicts(addrs []netip.Addr) (*Verdicts, error) {
 	return v, nil
 }
 
-// traceTerm makes the kernel report the verdicts about a packet.
 func traceTerm() Term {
 	return term("meta nftrace set 1", func() []attribute {
 		return exprs(immediate(unix.NFT_REG_1, []byte{1}), setMeta(unix.NFT_META_NFTRACE))
@@ -134,5 +132,4 @@ func dropOf(m message) (d Dropper, ok bool) {
 	return d, len(code) == 4 && bigEndianUint(code) == verdictDrop
 }
 
-// Close closes the socket. The kernel then removes the table.
 func (v *Verdicts) Close() { v.socket.close() }

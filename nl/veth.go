@@ -19,18 +19,16 @@ import (
 // A Veth is a veth pair: the near end is in the namespace of the Step, and the far end (the peer) is in PeerNS. If one
 // end is deleted, the kernel deletes both.
 //
-// The caller chooses the MAC addresses, because udev changes a MAC address that the kernel has chosen (systemd.link(5),
-// MACAddressPolicy=persistent). Because the caller knows the MAC addresses, it can also add a [Neigh]. With the Neigh,
-// the kernel does not ask for neighbours.
+// The caller chooses the MAC addresses, because udev changes those that the kernel chooses (systemd.link(5),
+// MACAddressPolicy=persistent). So the caller can also add a [Neigh], and the kernel does not ask for neighbours.
 //
-// Each end has one queue in each direction. If the request contained no number of queues, Linux since 5.15 would make a
-// queue for each possible CPU. It would tell udev about each queue. But Linux would use only one of these queues
-// (veth_get_num_queues, veth_init_queues).
+// Each end has one queue in each direction. By default, Linux since 5.15 makes a queue for each possible CPU and tells
+// udev about each, but uses only one (veth_get_num_queues, veth_init_queues).
 type Veth struct {
 	Name string
-	// AltName is an alternative name of the near end, or "". Set AltName if pairs of different pods use the same Name
-	// one after the other. Add then uses AltName, and not Name, in the request that brings up the near end. So Add
-	// never changes the pair of another pod. AltName needs Linux 5.5.
+	// AltName is an alternative name of the near end, or "". Set it if pairs of different pods use the same Name one
+	// after the other. Add then brings up the near end by its AltName, so it never changes the pair of another pod.
+	// AltName needs Linux 5.5.
 	AltName string
 	MAC     string
 	Peer    string
@@ -43,18 +41,17 @@ type Veth struct {
 	PeerGroup uint32
 	PeerDown  bool // Add leaves the far end down
 	// NoLinkLocal: the near end gets no IPv6 link-local address when it comes up. Without such an address, the kernel
-	// sends no redirects through the near end (RFC 4861, section 8.2). The kernel also cannot ask for neighbours at the
-	// near end, so the caller must add the neighbours (see [Neigh]).
+	// sends no redirects through the near end (RFC 4861, section 8.2). The kernel cannot ask for neighbours there
+	// either, so the caller must add them (see [Neigh]).
 	NoLinkLocal bool
 	// NoRA: the near end ignores IPv6 router advertisements, which any process in PeerNS could send (RFC 4861, section
-	// 4.2). If NoRA is false, the near end's own sysctls forwarding and accept_ra decide (ipv6_accept_ra). For example,
-	// the kernel ignores advertisements if forwarding is 1 and accept_ra is not 2. The sysctl forwarding of "all" does
-	// not count.
+	// 4.2). Without NoRA, the near end's own sysctls decide (ipv6_accept_ra): the kernel ignores advertisements if
+	// forwarding is 1 and accept_ra is not 2. The forwarding of "all" does not count.
 	NoRA bool
-	// NoRedirects: the near end sends no ICMP redirects of IPv4. Add sets the near end's sysctl send_redirects to 0.
+	// NoRedirects: the near end sends no ICMP redirects of IPv4.
 	NoRedirects bool
-	// Forwards makes a new near end forward IPv4, even if default/forwarding is 0. The near end's own setting is
-	// enough, because the kernel looks only at the link through which a packet arrives (ip_mkroute_input).
+	// Forwards makes a new near end forward IPv4, even if default/forwarding is 0. This is enough, because the kernel
+	// looks only at the incoming link (ip_mkroute_input).
 	Forwards bool
 }
 
@@ -80,7 +77,6 @@ func (v Veth) String() string {
 	return c.String()
 }
 
-// Add creates the pair and brings both ends up.
 func (v Veth) Add(n *NS) error {
 	if v.PeerNS == nil {
 		return errGone
@@ -92,8 +88,8 @@ func (v Veth) Add(n *NS) error {
 	if err := n.applyChange(unix.RTM_NEWLINK, addNew, linkMessage(), attrs...); err != nil {
 		return err
 	}
-	// The request above has only created the pair. The kernel accepts alternative names and aliases only for existing
-	// links, and brings an end up only if the other end exists.
+	// So far, the pair is only created. The kernel accepts alternative names and aliases only for existing links, and
+	// brings an end up only if the other end exists.
 	if v.AltName != "" {
 		err = v.Alternative().Add(n)
 	}
@@ -117,7 +113,6 @@ func (v Veth) Add(n *NS) error {
 // Alternative returns the AltName of the near end as an Object.
 func (v Veth) Alternative() AltName { return AltName{Dev: v.Name, MAC: v.MAC, Name: v.AltName} }
 
-// attrs returns the attributes of the request that creates the pair.
 func (v Veth) attrs() ([]attribute, error) {
 	near, err := v.endAttrs(v.Name, v.MAC, v.Group)
 	if err != nil {
@@ -131,7 +126,6 @@ func (v Veth) attrs() ([]attribute, error) {
 	return append(near, linkInfo("veth", nest(nl.VETH_INFO_PEER, peer...))), nil
 }
 
-// endAttrs returns the attributes of one end of the pair.
 func (v Veth) endAttrs(name, mac string, group uint32) ([]attribute, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
@@ -154,17 +148,16 @@ func (v Veth) endAttrs(name, mac string, group uint32) ([]attribute, error) {
 	return attrs, nil
 }
 
-// setNearUp brings the near end up, and sets its alias. For NoLinkLocal, NoRedirects and Forwards, the same request
-// sets properties that the kernel accepts only for an existing link. The kernel first brings the link up, and then sets
-// these properties. This order does no harm, because the link carries no packets before the far end is up.
+// setNearUp brings the near end up, and sets its alias. The same request sets the properties of NoLinkLocal,
+// NoRedirects and Forwards. The kernel sets them after it has brought the link up. This does no harm, because the link
+// carries no packets before the far end is up.
 func (v Veth) setNearUp(n *NS) error {
 	if v.NoRA {
 		if err := v.acceptRASysctl().writeValue(n); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	// Set the properties for NoLinkLocal, NoRedirects and Forwards in the request that brings up the near end. Another
-	// request, or a write to the sysctl's file, would take several times as long.
+	// A request or a write to a sysctl's file for each property would take several times as long.
 	var spec, conf []attribute
 	const forwarding, sendRedirects = 1, 6 // IPV4_DEVCONF_FORWARDING, IPV4_DEVCONF_SEND_REDIRECTS of linux/ip.h
 	if v.NoRedirects {
@@ -191,8 +184,8 @@ func (v Veth) setNearUp(n *NS) error {
 	return n.setLink(name, 0, v.Alias, nest(unix.IFLA_AF_SPEC, spec...))
 }
 
-// Near returns the kernel's state of the near end. Set fresh if this command has created the pair. If fresh is true,
-// Near makes PeerNS remember the index of the far end, so no method has to ask the kernel for it.
+// Near returns the kernel's state of the near end. With fresh, this command has created the pair, and Near makes PeerNS
+// remember the index of the far end.
 func (v Veth) Near(n *NS, fresh bool) (Link, error) {
 	l, err := n.LinkByName(v.Name)
 	if err == nil && fresh && v.PeerNS != nil && v.PeerNS.indices != nil {
@@ -206,10 +199,9 @@ func (v Veth) acceptRASysctl() Sysctl {
 	return Sysctl{Key: "net/ipv6/conf/" + v.Name + "/accept_ra", Value: "0"}
 }
 
-// DelPair deletes a veth pair, and the rules whose IIF is the pair's near end. The argument near is the near end, which
-// is a link of the namespace n. The kernel removes the routes and neighbours with the link, but not the rules. DelPair
-// deletes the link by near.Index. So if another link has the name near.Name by now, that link stays. If near.Index is
-// 0, DelPair deletes the link by near.Name.
+// DelPair deletes the veth pair of near, a link of n, and the rules whose IIF is near, which the kernel does not remove
+// with the link. It deletes the link by near.Index, so that another link with this name stays. If near.Index is 0, it
+// deletes the link by near.Name.
 func (n *NS) DelPair(near Link) error {
 	pair := Wiring{{n, Veth{Name: near.Name}}}
 	defer pair.rememberIndices()()
@@ -219,7 +211,6 @@ func (n *NS) DelPair(near Link) error {
 	return errors.Join(n.DelRules(near.Name), pair.Del())
 }
 
-// Del deletes the near end, and so the pair.
 func (v Veth) Del(n *NS) error { return n.delLink(v.Name) }
 
 // Check returns an error if an end differs from the Veth v, or if the two ends are not a pair. Check ignores NoRA,

@@ -16,7 +16,7 @@ import (
 )
 
 // LinkByMAC returns the link with the given MAC address. If there is no such link yet, LinkByMAC waits for it until ctx
-// is done. After EC2 has attached an ENI, the kernel takes a moment to make the link, and then udev renames the link.
+// is done. After EC2 has attached an ENI, it takes a moment until the kernel makes the link and udev renames it.
 //
 // LinkByMAC ignores links that borrow the MAC address of another link (see borrowsMAC).
 func (n *NS) LinkByMAC(ctx context.Context, mac string) (Link, error) {
@@ -37,9 +37,8 @@ func (n *NS) LinkByMAC(ctx context.Context, mac string) (Link, error) {
 // errLost reports that the socket's buffer overflowed, so the kernel dropped events.
 var errLost = errors.New("netlink events were lost")
 
-// awaitMAC waits until there is a link with the given MAC address. It first subscribes to events about links, then
-// looks for the link, and then waits for events. Because of this order, awaitMAC misses no link: if the link appears
-// after the look-up, the kernel sends an event. The error is errLost if events were lost.
+// awaitMAC waits until there is a link with the given MAC address. It subscribes to events about links before it looks
+// for the link, so it misses none. The error is errLost if events were lost.
 func (n *NS) awaitMAC(ctx context.Context, hw net.HardwareAddr) (Link, error) {
 	events, err := nl.SubscribeAt(n.fd, netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
@@ -48,7 +47,7 @@ func (n *NS) awaitMAC(ctx context.Context, hw net.HardwareAddr) (Link, error) {
 	defer events.Close()
 	defer context.AfterFunc(ctx, events.Close)()
 	for {
-		// Do not return the link of the event: by now, udev may have renamed this link. So only look again.
+		// Look again instead of returning the event's link, which udev may have renamed.
 		if l, err := n.findMAC(hw); !errors.Is(err, fs.ErrNotExist) {
 			return l, err
 		}
@@ -100,9 +99,9 @@ func (n *NS) FindMAC(mac string) (Link, error) {
 }
 
 // LinksByMAC maps MAC addresses to the links of the namespace. It leaves out links that borrow the MAC address of the
-// link below them. If several of the remaining links have the same MAC address, the map has only the first of them.
-// LinksByMAC never returns an incomplete map, because pods get no addresses of an ENI whose link is not in the map. If
-// links change while the kernel lists them, LinksByMAC tries again, and fails after ten tries.
+// link below them. Of several other links with one MAC address, the map has the first. If links change while the kernel
+// lists them, LinksByMAC tries again, and fails after ten tries: pods would get no addresses of an ENI whose link is
+// not in the map.
 func (n *NS) LinksByMAC() (map[string]Link, error) {
 	links, err := n.exactLinks()
 	if err != nil {
@@ -111,10 +110,9 @@ func (n *NS) LinksByMAC() (map[string]Link, error) {
 	return ByMAC(links), nil
 }
 
-// LinksOf is like LinksByMAC, but faster for a caller that needs only some links and knows the names that these links
-// had earlier. The parameter names maps the MAC address of each wanted link to the link's earlier name. If one of the
-// links no longer has its earlier name, LinksOf returns what LinksByMAC returns. LinksByMAC is slow because it lists
-// all links: for each veth pair, the kernel goes through all namespaces with an ID in n (net_eq_idr). So the cost grows
+// LinksOf is like LinksByMAC, but faster for a caller that needs only some links. names has their earlier names, by MAC
+// address. If a link no longer has its earlier name, LinksOf returns what LinksByMAC returns. LinksByMAC lists all
+// links: for each veth pair, the kernel goes through all namespaces with an ID in n (net_eq_idr). So its cost grows
 // with the square of the number of pairs.
 func (n *NS) LinksOf(names map[string]string) (map[string]Link, error) {
 	links := map[string]Link{}
@@ -139,8 +137,7 @@ func ByMAC(links []Link) map[string]Link {
 	return byMAC
 }
 
-// Owns reports whether the link has the MAC address as its own. A link that borrows the address does not own it, see
-// borrowsMAC.
+// Owns reports whether the link has the MAC address as its own, and does not borrow it (see borrowsMAC).
 func (l Link) Owns(mac string) bool { return l.MAC == mac && !borrowsMAC(l) }
 
 // borrowsMAC reports whether a link borrows its MAC address: ipvlan, macvlan and VLAN links have the MAC address of the

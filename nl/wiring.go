@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Object is an object of the kernel as in ip(8): a link, an address, a route and so on. To compare an error of its
-// methods with fs.ErrExist or fs.ErrNotExist, use errors.Is.
+// An Object is an object of the kernel as in ip(8): a link, an address, a route and so on. Use errors.Is to compare the
+// errors of its methods with fs.ErrExist or fs.ErrNotExist.
 type Object interface {
 	Add(*NS) error   // the error is fs.ErrExist if the object exists
 	Del(*NS) error   // the error is fs.ErrNotExist if the object does not exist
@@ -39,9 +39,8 @@ func Steps[O Object](ns *NS, objects []O) Wiring {
 	return w
 }
 
-// errSame is the error of an Object's Add if the namespace already has the object, with all its properties. errors.Is
-// finds fs.ErrExist in errSame. After any other error that wraps fs.ErrExist, Wiring.Add calls Check, because the
-// properties may differ. After errSame, Wiring.Add does not call Check.
+// errSame is the error of an Object's Add if the namespace already has the object, with all its properties. It wraps
+// fs.ErrExist. After any other error that wraps fs.ErrExist, Wiring.Add calls Check, because the properties may differ.
 var errSame error = &textError{"as it should be", &fs.ErrExist}
 
 // Add adds all Objects that do not exist yet. After an error, Add deletes the Objects that it has added, but no Object
@@ -65,10 +64,9 @@ func (w Wiring) Add() error {
 	return nil
 }
 
-// rememberIndices makes the namespaces of the Steps remember the indices of links. When the caller calls forget, the
-// namespaces forget the indices. But a namespace that a context keeps open (see [KeepOpen]) remembers the indices for
-// the whole command. If another process replaces a link while the namespace remembers its index, requests with this
-// index fail, because no link has the index any more.
+// rememberIndices makes the namespaces of the Steps remember the indices of links. When the caller calls forget, they
+// forget the indices, except a namespace that a context keeps open (see [KeepOpen]). If another process replaces a link
+// meanwhile, requests with its old index fail.
 func (w Wiring) rememberIndices() (forget func()) {
 	for _, s := range w {
 		if s.NS != nil && s.NS.indices == nil {
@@ -85,7 +83,7 @@ func (w Wiring) rememberIndices() (forget func()) {
 }
 
 // forgetDeleted makes the namespaces forget all links if a link has been deleted. To forget only the deleted link is
-// not enough: if that link was one end of a veth pair, the other end is gone, too.
+// not enough: the other end of a veth pair is gone, too.
 func (w Wiring) forgetDeleted() {
 	lost := false
 	w.eachNS(func(n *NS) { lost, n.linkDeleted = lost || n.linkDeleted, false })
@@ -94,8 +92,8 @@ func (w Wiring) forgetDeleted() {
 	}
 }
 
-// eachNS calls f with the namespaces of the Steps. A context may keep a node's namespace open, and with it a pod's
-// namespace (keptOther). In this case, eachNS calls f with both namespaces.
+// eachNS calls f with the namespaces of the Steps, and with the pod's namespace that a context keeps open together with
+// the node's (keptOther).
 func (w Wiring) eachNS(f func(*NS)) {
 	for _, s := range w {
 		for n := s.NS; n != nil; n = n.keptOther {
@@ -104,7 +102,6 @@ func (w Wiring) eachNS(f func(*NS)) {
 	}
 }
 
-// add adds the Object of the Step s. If the namespace already had the Object, existed is true.
 func (s Step) add() (existed bool, err error) {
 	if s.NS == nil {
 		return false, errGone
@@ -187,9 +184,8 @@ func (w Wiring) String() string {
 // errGone reports that the namespace of an Object is gone.
 var errGone error = &textError{"the namespace is gone", &fs.ErrNotExist}
 
-// A textError is an error that has a text of its own and wraps an error of package fs. The error variables of this
-// package are textErrors, because the compiler can initialise a textError. If fmt.Errorf initialised these variables,
-// each process would need more time before main.
+// A textError is an error that has a text of its own and wraps an error of package fs. The compiler can initialise it,
+// so the error variables of this package cost a process no time before main.
 type textError struct {
 	text string
 	of   *error
@@ -198,8 +194,7 @@ type textError struct {
 func (m *textError) Error() string { return m.text + ": " + m.Unwrap().Error() }
 func (m *textError) Unwrap() error { return *m.of }
 
-// label returns the name that an error uses for the Step s. The name consists of the namespace's name and the first
-// line of the Object's command.
+// label returns the name of the Step in an error: the namespace's name, and the first line of the Object's command.
 func (s Step) label() string {
 	line, _, more := strings.Cut(s.Object.String(), "\n")
 	if more {
@@ -215,8 +210,8 @@ func (s Step) name() string {
 	return s.NS.Name
 }
 
-// isNotExist reports whether an error means that the namespace does not have an object. isNotExist also returns true
-// for the errors of a kernel in which the object's address family is missing or disabled.
+// isNotExist reports whether an error means that the namespace does not have an object. It also accepts the errors of a
+// kernel in which the object's address family is missing or disabled.
 func isNotExist(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP)
 }

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package ask has the questions that our command-line tool asks the kernel. Plugins must not import this package,
-// because it uses vishvananda/netlink. The package netlink would make each plugin larger and slower.
+// because vishvananda/netlink would make them larger and slower.
 package ask
 
 import (
@@ -20,16 +20,15 @@ import (
 // link, but the route back to its source uses another link.
 var ErrSource = errors.New("the route back to the packet's source is not by the link by which the packet arrived")
 
-// Leaves returns the name of the link through which the kernel sends a packet of a program in the namespace. The packet
-// goes from the address "from", which the namespace has, to the address "to". Leaves does the same as "ip route get TO
-// from FROM", and returns "" if there is no route.
+// Leaves returns the name of the link through which the namespace sends a packet of its own from one address to
+// another. It does the same as "ip route get TO from FROM", and returns "" if there is no route.
 func Leaves(n *nl.NS, from, to netip.Addr) (dev string, err error) {
 	return routeLink(n, to, &netlink.RouteGetOptions{SrcAddr: from.AsSlice()})
 }
 
 // Forwards returns the name of the link through which the namespace forwards a packet that arrives through the link
-// iif. Forwards does the same as "ip route get TO from FROM iif IIF", and returns "" if the namespace does not forward
-// the packet. Forwards assumes that the packet has no mark.
+// iif. It does the same as "ip route get TO from FROM iif IIF", and returns "" if the namespace does not forward the
+// packet. It assumes that the packet has no mark.
 func Forwards(n *nl.NS, iif string, from, to netip.Addr) (dev string, err error) {
 	dev, err = routeLink(n, to, &netlink.RouteGetOptions{SrcAddr: from.AsSlice(), Iif: iif})
 	// If the kernel drops a packet because of its source, Linux before 6.14 reports EXDEV. Later kernels report EINVAL,
@@ -63,9 +62,8 @@ func routeLink(n *nl.NS, to netip.Addr, how *netlink.RouteGetOptions) (dev strin
 	return dev, nil
 }
 
-// Answered reports whether the kernel knows the MAC address for addr on the link dev. The kernel knows the MAC address
-// if a host has answered a request for it (ARP, or IPv6 neighbour discovery), or if the neighbour entry is permanent.
-// Answered itself sends no request.
+// Answered reports whether the kernel knows the MAC address for addr on the link dev: a host has answered (ARP, or IPv6
+// neighbour discovery), or the neighbour entry is permanent. Answered itself sends no request.
 func Answered(n *nl.NS, dev string, addr netip.Addr) (is bool, err error) {
 	const valid = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE | unix.NUD_PERMANENT
 	err = n.Do(func() error {

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package ifname checks names of links. [Fault] applies the kernel's rules. [Refused] also applies our rules for names
-// that pods or requests choose. The package imports no other package of ours, so a program that only checks names does
-// not contain netlink.
+// that pods or requests choose. The package imports no other package of ours, so a program that only checks names
+// contains no netlink.
 package ifname
 
 import (
@@ -19,8 +19,8 @@ const Longest = 15
 const Egress = "egress"
 
 // Fault returns the reason why the kernel refuses a link name (dev_valid_name), for example "is too long". It returns
-// "" if the kernel accepts the name. Such a name has 1 to 15 bytes, and contains no white space, no slash and no colon.
-// Fault also refuses a name that contains a zero byte, because the kernel would end the name at this byte.
+// "" for a valid name: 1 to 15 bytes without white space, slash and colon. Fault also refuses a zero byte, because the
+// kernel would end the name there.
 func Fault(name string) string {
 	switch {
 	case name == "":
@@ -40,10 +40,9 @@ func Fault(name string) string {
 // Wanted is a description of the names that Refused accepts, for messages.
 const Wanted = "1 to 15 bytes of printable ASCII without /, : and %"
 
-// Refused checks a name that a pod or a request has chosen for a link of the pod. It returns the reason why we refuse
-// the name, or "" if the name is allowed. Use Refused for all names that come from pods or from requests. Refused
-// refuses names that Fault refuses, names with characters that could control a terminal, and names that the kernel or
-// our plugins use.
+// Refused returns the reason why we refuse a name that a pod or a request has chosen for a link of the pod, or "" if
+// the name is allowed. Use it for all such names. It refuses names that Fault refuses, characters that could control a
+// terminal, and names that the kernel or our plugins use.
 func Refused(name string) string {
 	if fault := Fault(name); fault != "" {
 		return fault
@@ -61,10 +60,9 @@ func Refused(name string) string {
 	return ""
 }
 
-// kernelNames returns the names that the kernel itself uses in each namespace. The first three are the names of lo, and
-// of the sysctl directories "all" and "default". Each other name belongs to the fallback device of one kind of tunnel.
-// When the kernel loads the module of this kind of tunnel, the module makes the device in each namespace. If any
-// namespace has a link with the name of the device, the kernel cannot load the module.
+// kernelNames returns the names that the kernel itself uses in each namespace. The first three are lo, and the sysctl
+// directories "all" and "default". The others are the fallback devices of tunnels, which a module makes in each
+// namespace when the kernel loads it. If any namespace has a link of this name, the kernel cannot load the module.
 func kernelNames() []string {
 	return []string{"lo", "all", "default", "tunl0", "ip6tnl0", "sit0", "gre0", "gretap0", "erspan0", "ip6gre0",
 		"ip_vti0", "ip6_vti0"}
