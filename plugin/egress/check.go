@@ -19,10 +19,9 @@ import (
 // check compares the objects that a pod has with the objects that the pod should have. check ignores MTUs and some
 // sysctls, which other plugins may change: see [checkedWiring].
 //
-// A changed configuration applies to new pods. It applies to a running pod only after a [Renewal]. The seal of the
-// nftables table shows whether the pod has the present configuration. If the pod has the present configuration, check
-// also compares the destinations and the clients. If the pod has another configuration, check compares only the objects
-// that a pod has in every configuration: see [Lost].
+// A changed configuration applies to new pods, and to a running pod only after a [Renewal]. If the seal of the nftables
+// table shows that the pod has the present configuration, check also compares the destinations and the clients.
+// Otherwise, it compares only the objects that a pod has in every configuration: see [Lost].
 func check(ctx context.Context, r *plugin.Request[Config]) error {
 	role, err := r.Config.roleOf(r.Pod)
 	if err != nil || role.isNone() || r.Prev == nil {
@@ -33,8 +32,7 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 		if err != nil || p == nil {
 			return err
 		}
-		// The ADD made throw routes for the networks of the pod's routes. The pod's routes may have changed since then,
-		// so check ignores these throw routes.
+		// Ignore the throw routes that the ADD made for the pod's routes, which may have changed since.
 		p.routes = nil
 		w, err := p.wiring(r, role)
 		if err != nil {
@@ -47,8 +45,7 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 	})
 }
 
-// isSealed reports whether the kernel's nftables table was made from the present configuration. w is the wiring of this
-// configuration.
+// isSealed reports whether the kernel's nftables table was made from the same configuration as the wiring w.
 func isSealed(w nl.Wiring) bool {
 	return slices.ContainsFunc(w, func(s nl.Step) bool {
 		t, is := s.Object.(nl.Table)
@@ -56,9 +53,8 @@ func isSealed(w nl.Wiring) bool {
 	})
 }
 
-// checkedWiring returns a wiring without its MTUs, and without the rp_filter of links that are not tunnels. It leaves
-// out these values because other plugins may change them. It keeps all other sysctls, because the egress does not work
-// if one of them is wrong.
+// checkedWiring returns a wiring without its MTUs, and without the rp_filter of links that are not tunnels: other
+// plugins may change these. It keeps all other sysctls, without which the egress does not work.
 func checkedWiring(w nl.Wiring) (rest nl.Wiring) {
 	for _, s := range w {
 		switch o := s.Object.(type) {
@@ -78,7 +74,7 @@ func checkedWiring(w nl.Wiring) (rest nl.Wiring) {
 	return rest
 }
 
-// checkOtherConfig checks a pod whose objects were not made from the present configuration.
+// checkOtherConfig checks a pod with objects of another configuration.
 func (p *pod) checkOtherConfig() error {
 	is, err := podFromKernel(p.ns, p.nic.Name)
 	if err != nil {
@@ -92,9 +88,9 @@ func (p *pod) checkOtherConfig() error {
 	return is.missingError()
 }
 
-// Lost returns an error that names the objects that are missing in a pod. Lost compares only objects that do not depend
-// on the configuration. The parameter name is the name of the pod's link to the VPC. The error is fs.ErrNotExist if the
-// pod has no object of an egress.
+// Lost returns an error that names the missing objects of a pod. It looks only for objects that do not depend on the
+// configuration. name is the name of the pod's link to the VPC. The error is fs.ErrNotExist if the pod has no object of
+// an egress.
 func Lost(ns *nl.NS, name string) error {
 	p, err := podFromKernel(ns, name)
 	if err != nil {
@@ -113,7 +109,7 @@ func Lost(ns *nl.NS, name string) error {
 var ErrLost = errors.New("a part of the egress is lost")
 
 // podFromKernel returns a pod with only the facts that the kernel shows: the tunnels' addresses, UDP port and group.
-// The parameter name is the name of the pod's link to the VPC.
+// name is the name of the pod's link to the VPC.
 func podFromKernel(ns *nl.NS, name string) (*pod, error) {
 	links, err := ns.Links()
 	p := &pod{ns: ns, nic: plugin.NIC{Name: name}, links: []string{name}}
@@ -125,8 +121,7 @@ func podFromKernel(ns *nl.NS, name string) (*pod, error) {
 	return p, err
 }
 
-// tableRoles reports whether a pod has the nftables table of a router, and whether it has the nftables table of a
-// client.
+// tableRoles reports whether a pod has a router's nftables table, and whether it has a client's.
 func (p *pod) tableRoles() (router, client bool) {
 	has := func(c nl.Chain) bool {
 		return nl.Table{Family: "inet", Name: Table, Chains: []nl.Chain{c}}.Intact(p.ns) == nil
@@ -135,7 +130,6 @@ func (p *pod) tableRoles() (router, client bool) {
 		has(nl.Chain{Name: "output", Type: "route", Hook: "output", Priority: nl.PriorityMangle})
 }
 
-// missingError returns an error about the objects that the pod needs for its role, but does not have.
 func (p *pod) missingError() error {
 	if len(p.addrs) == 0 {
 		return fmt.Errorf("the links %s and %s of the tunnel are gone: %w", Link4, Link6, fs.ErrNotExist)
@@ -160,8 +154,7 @@ func (p *pod) missingError() error {
 	return errors.Join(err, p.clientTable(nil, nil).Intact(p.ns), p.lostRoutesError(families))
 }
 
-// lostFamilyError returns an error if the pod has rules of a family, but no tunnel of this family. families are the
-// families of the pod's tunnels.
+// lostFamilyError returns an error if the pod has rules of a family, but no tunnel of this family.
 func (p *pod) lostFamilyError(families []nl.Family) (failed error) {
 	rules, err := p.ns.Rules()
 	for _, r := range rules {
@@ -173,8 +166,8 @@ func (p *pod) lostFamilyError(families []nl.Family) (failed error) {
 	return errors.Join(err, failed)
 }
 
-// lostRoutesError returns an error that names two kinds of destinations of a client: those without a route through the
-// tunnel, and those without a refusing route.
+// lostRoutesError returns an error that names the destinations of a client that lack their route through the tunnel, or
+// their refusing route.
 func (p *pod) lostRoutesError(families []nl.Family) (failed error) {
 	routes, err := p.ns.Routes(nl.RouteFilter{Table: TableOut, Protocol: nl.RouteProtocol})
 	if err != nil {
@@ -201,8 +194,8 @@ func (p *pod) lostRoutesError(families []nl.Family) (failed error) {
 	return failed
 }
 
-// differenceError returns an error about each prefix that is in dsts and not in others. The parameter meaning explains
-// the difference in the error's text.
+// differenceError returns an error about each prefix that is in dsts and not in others. meaning explains the
+// difference.
 func differenceError(dsts, others map[netip.Prefix]bool, meaning string) (failed error) {
 	for dst := range dsts {
 		if !others[dst] {

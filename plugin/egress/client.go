@@ -16,12 +16,10 @@ import (
 // clientWiring lists the objects of a client: the tunnel, and a table of routes through the tunnel. A packet to one of
 // the egress's destinations goes to the gateway, which is the ClusterIP of the routers' Service.
 //
-// The table has routes of the type throw for the prefixes that do not use the tunnel. A throw route makes the kernel
-// continue with the pod's other tables. The kernel chooses the route with the longest prefix, which is a throw route or
-// a route through the tunnel. So the longest prefix decides whether a packet takes the tunnel. Each destination has a
-// second route, which refuses packets. The kernel uses this route if there is no tunnel. So without a tunnel, the pod's
-// connections to the destination fail. They never leave with the client's own address as their source. The refusing
-// routes are added first, and the UDP port of the tunnel is added last.
+// The table has throw routes for the prefixes that do not use the tunnel: the kernel then continues with the pod's
+// other tables. So the longest prefix decides whether a packet takes the tunnel. Each destination also has a route that
+// refuses packets if there is no tunnel. So connections to it then fail, and never leave with the client's own address.
+// The refusing routes are added first, and the tunnel's UDP port last.
 func (p *pod) clientWiring(all []Egress) (nl.Wiring, error) {
 	families := p.families(all...)
 	objects := []nl.Object{p.clientTable(families, all)}
@@ -38,8 +36,8 @@ func (p *pod) clientWiring(all []Egress) (nl.Wiring, error) {
 	return nl.Steps(p.ns, slices.Concat(objects, by, p.udpPorts(families))), nil
 }
 
-// clientRules returns the client's routing rules of a family. One rule leads packets to the table TableOut. In IPv6,
-// another rule makes some packets skip this table, see skipRule.
+// clientRules returns the client's routing rules of a family: into the table TableOut, and in IPv6, past it for some
+// packets (see skipRule).
 func (p *pod) clientRules(f nl.Family) (objects []nl.Object) {
 	if f == nl.IPv6 {
 		objects = append(objects, p.skipRule())
@@ -48,12 +46,11 @@ func (p *pod) clientRules(f nl.Family) (objects []nl.Object) {
 		Protocol: nl.RouteProtocol})
 }
 
-// clientRoutes are the routes of the table TableOut. The routes in withoutLink are throw routes and refusing routes.
-// The routes in byLink need the link of the tunnel.
+// clientRoutes are the routes of the table TableOut. Only the routes in byLink need the link of the tunnel.
 type clientRoutes struct{ withoutLink, byLink []nl.Object }
 
-// clientRoutes returns the routes of a family. One egress may have a prefix in the key destinations, while another
-// egress has the same prefix in the key except. In this case, clientRoutes treats the prefix as a destination.
+// clientRoutes returns the routes of a family. A prefix that is a destination of one egress, and an exception (key
+// except) of another, is a destination.
 func (p *pod) clientRoutes(f nl.Family, all []Egress) (routes clientRoutes, err error) {
 	var out, spared, hops []nl.Route
 	for _, e := range all {
@@ -95,41 +92,37 @@ func (p *pod) clientRoutes(f nl.Family, all []Egress) (routes clientRoutes, err 
 	return routes, err
 }
 
-// refusingRoute returns the route that refuses packets to a destination. Its metric is larger than the metric of the
-// route through the tunnel. So the kernel uses the refusing route only when the route through the tunnel is gone, for
-// example together with the tunnel's link.
+// refusingRoute returns the route that refuses packets to a destination. Its metric is larger than that of the route
+// through the tunnel. So the kernel uses it only when that route is gone, for example with the tunnel's link.
 func refusingRoute(dst netip.Prefix) nl.Route {
 	return nl.Route{Dst: dst, Type: "unreachable", Metric: lastMetric, Table: TableOut, Protocol: nl.RouteProtocol}
 }
 
-// gatewayRoute returns a route to an IPv6 gateway through the tunnel's link. Without this route, the kernel would
-// refuse the routes of destinations through this gateway. Before the kernel adds a route through a gateway, it looks in
-// the same table for a route to the gateway (ip6_route_check_nh). Both routes must use the same link. The table also
-// has a throw route to the gateway, because the tunnel's own packets must not enter the tunnel. The throw route has no
-// link, so it does not satisfy the kernel. No packet takes the route of gatewayRoute, because the throw route has a
-// smaller metric.
+// gatewayRoute returns a route to an IPv6 gateway through the tunnel's link. The kernel accepts a route through a
+// gateway only if the same table has a route by the same link to the gateway (ip6_route_check_nh). The table also has a
+// throw route to the gateway, because the tunnel's own packets must not enter the tunnel. But a throw route has no
+// link, so it is not enough. No packet takes the route of gatewayRoute, because the throw route has a smaller metric.
 //
-// The flag onlink does not help. Before Linux 7.0, the kernel refuses this flag if the main table has a route to the
-// gateway through another link (ip6_route_check_nh_onlink). The pod has such a route: the route to the Services.
+// The flag onlink does not help: before Linux 7.0, the kernel refuses it if the main table has a route to the gateway
+// through another link (ip6_route_check_nh_onlink). The pod's route to the Services is such a route.
 func gatewayRoute(gw netip.Addr) nl.Route {
 	return nl.Route{Dst: nl.HostPrefix(gw), Dev: linkName(nl.IPv6), Metric: lastMetric, Table: TableOut,
 		Protocol: nl.RouteProtocol}
 }
 
-// skipRule returns the rule for packets that leave through the ENI's link. With this rule, these packets skip the
-// tunnel's table. If serviceLoop is "redirect", a BPF program sends packets out through the ENI's link. The kernel
-// looks up the next hop of each of these packets (bpf_redirect_neigh). In IPv6, the lookup may find a route through
-// another link than the ENI's link. So without the rule, the kernel would find a route through the tunnel, and would
-// choose the tunnel's gateway as the next hop.
+// skipRule returns the rule with which packets that leave through the ENI's link skip the tunnel's table. If
+// serviceLoop is "redirect", a BPF program sends packets out through this link, and the kernel looks up their next hop
+// (bpf_redirect_neigh). In IPv6, this lookup also finds routes through other links. Without the rule, it would find the
+// tunnel's gateway.
 func (p *pod) skipRule() nl.Rule {
 	return nl.Rule{Pref: prefPast, Family: nl.IPv6, OIF: p.nic.Name, Table: nl.MainTable, Protocol: nl.RouteProtocol}
 }
 
-// lastMetric is higher than the metrics of all other routes, which are at most 1024, the kernel's default metric.
+// lastMetric is higher than the metrics of all other routes: the kernel's default is 1024.
 const lastMetric = 2048
 
-// allGateways returns the gateways of several egresses. The tunnels' own packets go to the gateways, and must not enter
-// a tunnel again.
+// allGateways returns the gateways of several egresses. The tunnels' own packets go to them, and must not enter a
+// tunnel again.
 func allGateways(all []Egress) (gws []netip.Addr) {
 	for _, e := range all {
 		gws = append(gws, e.gateways...)
@@ -137,7 +130,7 @@ func allGateways(all []Egress) (gws []netip.Addr) {
 	return gws
 }
 
-// gatewayPrefixes returns the gateways of a family as prefixes. It returns each gateway once.
+// gatewayPrefixes returns the gateways of a family as prefixes, each once.
 func gatewayPrefixes(f nl.Family, all []Egress) (gws []netip.Prefix) {
 	for _, gw := range allGateways(all) {
 		if nl.FamilyOf(gw) == f && !slices.Contains(gws, nl.HostPrefix(gw)) {
@@ -147,28 +140,22 @@ func gatewayPrefixes(f nl.Family, all []Egress) (gws []netip.Prefix) {
 	return gws
 }
 
-// clientTable returns the nftables table of a client. With this table, only connections that the pod begins use the
-// tunnel.
+// clientTable returns the nftables table of a client. Only connections that the pod begins use the tunnel. The pod's
+// answers must not use it, such as answers to probes and to callers at a NodePort or a load balancer, although a
+// destination of the tunnel may contain the caller's address. So answers get a mark (the constant mark), and packets
+// with it do not use the tunnel's table. Packets that arrive through the veth pair also get the mark. If serviceLoop is
+// "masquerade", the pod forwards them to the ENI: the tunnel's own packets to a router, and packets to a Service's
+// backend that is in a destination.
 //
-// The pod's answers to other hosts must not use the tunnel. Examples are answers to probes, and to callers at a
-// NodePort or a load balancer. A destination of the tunnel is a CIDR, and this CIDR may contain the address of the
-// other host. So answers get a mark (the constant mark), and the kernel does not use the tunnel's table for packets
-// with this mark. Packets that arrive through the veth pair and leave again also get the mark. The pod forwards these
-// packets to the ENI if serviceLoop is "masquerade". There are two kinds of these packets. The first kind is the
-// tunnel's own packets, which go to a router. The second kind is packets to the backend of a Service, if the backend's
-// address is in a destination.
+// A connection that leaves through the tunnel also gets the mark. From the tunnel, the pod accepts only answers of such
+// connections, and ICMP errors about them. Otherwise, any program that can send UDP to the pod could send it packets
+// with a forged source. For example, it could answer like the pod's DNS server, or lower the path MTU of the pod's
+// other connections.
 //
-// A connection that leaves through the tunnel also gets the mark. From the tunnel, the pod accepts only answers that
-// belong to connections with the mark, and ICMP errors about these connections. If the pod accepted other packets from
-// the tunnel, any program that can send UDP to the pod could send the pod packets with a forged source. For example,
-// the program could answer as if it were the pod's DNS server. It could also lower the path MTU of the pod's other
-// connections.
-//
-// The destinations may change while the pod runs, see renew.go. The far end of a TCP connection identifies the
-// connection by the source address. So a TCP connection that has begun outside of the tunnel stays outside. A TCP
-// connection that has begun through the tunnel ends when its destination is no longer a destination of the tunnel. The
-// program in the pod gets a reset at once. So no packet of the connection leaves with the client's own address. Packets
-// of all other protocols use the tunnel only for the present destinations.
+// The destinations may change while the pod runs, see renew.go. A TCP connection that has begun outside of the tunnel
+// stays outside, because its source address must stay the same. A TCP connection that has begun through the tunnel ends
+// with a reset when its destination is no destination any more. So none of its packets leaves with the client's own
+// address. Other protocols use the tunnel only for the present destinations.
 func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
 	past := []nl.NFRule{{nl.CTReply(), nl.SetMark(mark)}} // the answers of nested containers
@@ -190,14 +177,13 @@ func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: nl.PriorityMangle, Rules: past},
 		{Name: "input", Type: "filter", Hook: "input", Rules: append(p.onlyInUDP(families, routersOf(all)),
 			onlyAnswers...)},
-		// These rules are for packets of nested containers, which a program in the pod runs.
+		// for nested containers, which a program in the pod runs
 		{Name: "forward", Type: "filter", Hook: "forward", Rules: slices.Concat(leaves, onlyAnswers)},
 	}, p.untrackedChains(families, func(f nl.Family) nl.Term { return nl.DAddr(gatewayPrefixes(f, all)...) })...)}
 }
 
-// routersOf returns a function. For a family, this function returns the routerCidrs of all egresses together. If one of
-// the egresses has a gateway of this family, but no routerCidrs of this family, the function returns nil. The reason is
-// that the routers of this one egress may have any address.
+// routersOf returns a function that returns the routerCidrs of all egresses for a family. It returns nil if an egress
+// with a gateway of this family has none, because its routers may have any address.
 func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 	return func(f nl.Family) (routers []netip.Prefix) {
 		for _, e := range all {
@@ -214,10 +200,9 @@ func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 	}
 }
 
-// onlyInUDP returns the rules that drop IP-in-IP packets without UDP. Without these rules, the tunnel's link would
-// accept such packets. The tunnel's own packets still have their UDP header when they pass these rules, so the rules do
-// not drop them. The parameter sources is a function. If this function returns CIDRs, the rules also check each packet
-// to the tunnel's UDP port. The rules drop the packet if its source is outside of these CIDRs.
+// onlyInUDP returns the rules that drop IP-in-IP packets without UDP. The tunnel's link would accept such packets. The
+// tunnel's own packets still have their UDP header at these rules. If sources returns CIDRs, the rules also drop
+// packets to the tunnel's UDP port from other sources.
 func (p *pod) onlyInUDP(families []nl.Family, sources func(nl.Family) []netip.Prefix) []nl.NFRule {
 	rules := []nl.NFRule{refuseRule(nl.L4Proto("4")), refuseRule(nl.L4Proto("41"))}
 	for _, f := range families {

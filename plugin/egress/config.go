@@ -44,8 +44,8 @@ type Egress struct {
 	Namespaces []string `json:"namespaces"`
 	Selectable []string `json:"selectable"` // further namespaces, whose pods may ask to be clients
 	Routers    []string `json:"routers"`    // namespaces whose pods are routers
-	// CIDRs of the clients' addresses; the default for IPv4 is the VPC: the destinations of the router's routes in
-	// prevResult; IPv6 has no default
+	// CIDRs of the clients' addresses. The default for IPv4 is the VPC, as in the router's routes in prevResult. IPv6
+	// has no default.
 	Clients []string `json:"clients"`
 
 	// CIDRs of the routers' addresses: a client accepts tunnel packets only from these; the default is all addresses
@@ -85,7 +85,6 @@ func (c *Config) Validate() error {
 // UDPPort returns the UDP port of the tunnels. The Config must be validated.
 func (c *Config) UDPPort() int { return int(c.port) }
 
-// A validation collects mistakes.
 type validation struct{ values.Mistakes }
 
 // parseEgress parses the values of an egress, and returns the egress with the parsed values.
@@ -107,7 +106,7 @@ func (v *validation) parseEgress(e Egress) Egress {
 	return e
 }
 
-// parseGateways parses the addresses of an egress's gateways, at most one of each family.
+// parseGateways parses gateways, at most one of each family.
 func (v *validation) parseGateways(texts []string) (all []netip.Addr) {
 	for _, text := range texts {
 		a, ok := v.Address("gateways", text)
@@ -131,9 +130,9 @@ func (v *validation) parseGateways(texts []string) (all []netip.Addr) {
 // vpc6 is the prefix length of the largest IPv6 CIDR that a VPC may have (VPC user guide, "VPC CIDR blocks").
 const vpc6 = 44
 
-// checkReachable refuses a destination that no packet could reach. For example, no gateway has the destination's
-// family, or the tunnel's own packets would enter the tunnel again. It also refuses an egress without clients, and an
-// egress whose routers would serve every host.
+// checkReachable refuses a destination that no packet could reach, for example because there is no gateway of its
+// family, or because the tunnel's own packets would enter the tunnel again. It also refuses an egress without clients,
+// or with routers that would serve every host.
 func (v *validation) checkReachable(e Egress) {
 	for _, d := range e.destinations {
 		f := nl.FamilyOf(d.Addr())
@@ -171,8 +170,8 @@ func (v *validation) checkReachable(e Egress) {
 	}
 }
 
-// checkConflicts refuses two egresses if they have the same destination, and one namespace may match the key namespaces
-// of both. Each pod of this namespace would be a client of both egresses.
+// checkConflicts refuses two egresses with the same destination if their keys namespaces may match the same namespace,
+// whose pods would be clients of both.
 func (v *validation) checkConflicts(all map[string]Egress) {
 	names := slices.Sorted(maps.Keys(all))
 	for i, one := range names {
@@ -212,7 +211,7 @@ func (e Egress) Has(f nl.Family) bool { return e.gateway(f).IsValid() }
 // HasRouters reports whether the pods of a Kubernetes namespace are routers of the egress.
 func (e Egress) HasRouters(namespace string) bool { return plugin.Namespaces(e.Routers).Has(namespace) }
 
-// sealText returns one string with those values of the egress on which the wiring of a pod depends.
+// sealText returns the values of the egress on which the wiring of a pod depends.
 func (e Egress) sealText() string {
 	return fmt.Sprintln(e.gateways, e.destinations, e.except, e.MTU, e.clients, e.routerCIDRs)
 }

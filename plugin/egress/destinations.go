@@ -11,9 +11,8 @@ import (
 )
 
 // privateNets are networks that are not part of the internet: networks of VPCs, nodes, Services, the metadata service,
-// and multicast groups. A destination may be larger than such a network, for example 0.0.0.0/0. Packets to the network
-// then still do not use the tunnel. But if a destination is such a network, or a part of one, packets to this
-// destination use the tunnel.
+// and multicast groups. Packets to them do not use the tunnel, even if they are in a larger destination such as
+// 0.0.0.0/0. But a destination that is such a network, or a part of one, does.
 func privateNets() []netip.Prefix {
 	return prefixes(
 		"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", // RFC 1918
@@ -27,9 +26,9 @@ func privateNets() []netip.Prefix {
 	)
 }
 
-// neverTunnelled are networks that must not contain a destination. The addresses of these networks have another meaning
-// on each node, and on each ENI. If a router forwarded packets to these networks, the router's clients could call the
-// metadata service as if they were the router. The clients would also bypass the node's proxy for the metadata service.
+// neverTunnelled are networks that must not contain a destination. Their addresses mean something else on each node and
+// each ENI. Through a router, clients could call the metadata service as if they were the router, and past the node's
+// proxy for it.
 func neverTunnelled() []netip.Prefix {
 	return prefixes("169.254.0.0/16", "127.0.0.0/8", "fd00:ec2::/32", "fe80::/10", "::1/128")
 }
@@ -42,8 +41,8 @@ func prefixes(texts ...string) (all []netip.Prefix) {
 }
 
 // Tunnels reports whether clients reach an address through the tunnel, and returns the destination that contains the
-// address. The longest prefix that contains the address decides, as in a client's table of routes. That table also has
-// throw routes for the pod's routes to the node and to the VPC, but Tunnels ignores them.
+// address. The longest prefix that contains the address decides, as in a client's table of routes. Tunnels ignores the
+// throw routes of that table for the pod's routes to the node and to the VPC.
 func (e Egress) Tunnels(a netip.Addr) (d netip.Prefix, tunnelled bool) {
 	d, found := longestMatch(e.destinations, a)
 	if !found {
@@ -66,10 +65,10 @@ func longestMatch(all []netip.Prefix, a netip.Addr) (found netip.Prefix, ok bool
 	return found, ok
 }
 
-// sparedPrefixes returns the prefixes of a family that do not use the tunnel although they are within a destination.
-// These are the gateways, the exceptions of the configuration, private networks, and podRoutes: the networks to which
-// the pod has routes of its own. But if one of the private networks or podRoutes is itself a destination, packets to
-// this network use the tunnel. A single address in podRoutes never uses the tunnel.
+// sparedPrefixes returns the prefixes of a family that do not use the tunnel although they are within a destination:
+// the gateways, the exceptions of the configuration, private networks, and the networks to which the pod has its own
+// routes (podRoutes). A private network, or a network of podRoutes, that is itself a destination is not spared. A
+// single address in podRoutes is always spared.
 func (e Egress) sparedPrefixes(f nl.Family, podRoutes []netip.Prefix, gateways []netip.Addr) (all []netip.Prefix) {
 	add := func(p netip.Prefix) {
 		within := func(d netip.Prefix) bool { return d.Bits() <= p.Bits() && d.Contains(p.Addr()) }
@@ -91,18 +90,17 @@ func (e Egress) sparedPrefixes(f nl.Family, podRoutes []netip.Prefix, gateways [
 	return all
 }
 
-// A layer is a list of prefixes. A router forwards packets to all prefixes of a layer, or to none of them. A prefix may
-// contain a longer prefix for which the router decides differently. The longer prefix is in an earlier layer.
+// A layer is a list of prefixes to all of which a router forwards packets, or to none. If a prefix contains a longer
+// one with another decision, the longer one is in an earlier layer.
 type layer struct {
 	pass bool
 	to   []netip.Prefix
 }
 
-// layers returns the layers of a family. The layers contain the prefixes to which a router forwards packets, and the
-// prefixes to which the router does not forward packets. The first layer that contains an address decides whether the
-// router forwards packets to the address. Longer prefixes are in earlier layers, see layer. So the longest prefix
-// decides, as in the table of routes that a client gets. podRoutes are the networks that the router reaches through its
-// ENI. The router drops a packet to an address that is in no layer.
+// layers returns the layers of a family: the prefixes to which a router forwards packets, and those to which it does
+// not. The first layer that contains an address decides, so the longest prefix decides, as in a client's table of
+// routes. podRoutes are the networks that the router reaches through its ENI. The router drops a packet to an address
+// that is in no layer.
 func (e Egress) layers(f nl.Family, podRoutes []netip.Prefix) (all []layer) {
 	refuse := e.sparedPrefixes(f, podRoutes, e.gateways)
 	pass := slices.DeleteFunc(prefixesOf(f, e.destinations), func(d netip.Prefix) bool {
@@ -117,8 +115,7 @@ func (e Egress) layers(f nl.Family, podRoutes []netip.Prefix) (all []layer) {
 	return slices.DeleteFunc(all, func(l layer) bool { return len(l.to) == 0 })
 }
 
-// addToLayer adds a prefix to the layer i. A router forwards packets to the prefixes in layers with an odd index, and
-// refuses packets to the prefixes in all other layers.
+// addToLayer adds a prefix to the layer i. Layers with an odd index pass packets, and all others refuse them.
 func addToLayer(all []layer, i int, p netip.Prefix) []layer {
 	for len(all) <= i {
 		all = append(all, layer{pass: len(all)%2 == 1})
@@ -127,8 +124,8 @@ func addToLayer(all []layer, i int, p netip.Prefix) []layer {
 	return all
 }
 
-// layerIndex returns the index of a prefix's layer. The prefix may contain longer prefixes for which the router decides
-// differently. The layer of the prefix comes after the layers of these longer prefixes.
+// layerIndex returns the index of a prefix's layer. It comes after the layers of longer prefixes inside the prefix for
+// which the router decides differently.
 func layerIndex(p netip.Prefix, passes bool, pass, refuse []netip.Prefix) (d int) {
 	others := pass
 	if passes {

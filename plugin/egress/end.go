@@ -11,19 +11,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// endEgress deletes the egress and the links of an attachment. The parameter group identifies these links. Even if the
-// process is killed at any point, each packet of a client leaves with the same source address as before, or is dropped.
-// The reason is the order of the steps:
+// endEgress deletes the egress of an attachment, and the links with the attachment's group. The order of the steps
+// ensures that each packet of a client leaves with the same source address as before, or is dropped, even if the
+// process is killed:
 //
-//   - First, endEgress closes the UDP ports. So no packet of a client enters a router any more.
-//   - Then endEgress deletes all links of the attachment in one request: the slave, the pair and the tunnels. The
-//     kernel sets all these links down before it removes a route of these links. The link to the VPC may be outside of
-//     the group, for example because the pod has a whole ENI. In this case, endEgress sets this link down first.
-//   - The remaining objects have no effect without links. endEgress deletes them last.
+//   - First, it closes the UDP ports. So no packet of a client enters a router any more.
+//   - Then it deletes the attachment's links in one request: the slave, the pair and the tunnels. The kernel sets them
+//     all down before it removes a route. If the link to the VPC is not in the group, for example because the pod has
+//     a whole ENI, endEgress sets it down first.
+//   - Last, it deletes the objects that have no effect without links.
 //
-// Other plugins have made some of these links. The DELs of those plugins accept that the links are gone. The path in
-// the DEL may now lead to the namespace of another pod. That namespace has no link of this attachment, but it has the
-// links of the other pod's first attachment. In such a namespace, endEgress does nothing.
+// The plugins that made some of these links accept in their DELs that the links are gone. The path in the DEL may now
+// lead to another pod. That namespace has links of another first attachment, and none of this one: endEgress then does
+// nothing.
 func endEgress(ns *nl.NS, name string, group uint32) error {
 	links, err := ns.Links()
 	if err != nil {
@@ -44,7 +44,7 @@ func endEgress(ns *nl.NS, name string, group uint32) error {
 	return errors.Join(failed, remainingObjects(ns).Del())
 }
 
-// udpPortsOf returns the UDP ports of those links that are tunnels.
+// udpPortsOf returns the UDP ports of the links that are tunnels.
 func udpPortsOf(ns *nl.NS, links []nl.Link) (w nl.Wiring) {
 	for _, l := range links {
 		if local, port, is := l.Tunnel(); is {

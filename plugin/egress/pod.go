@@ -24,19 +24,19 @@ const (
 // Table is the name of the netfilter table that this plugin adds to a client or a router. The table's family is inet.
 const Table = nl.OwnTable + "_egress"
 
-// The bits that we set in the marks of packets and connections in a pod. The default of nodePortMark has other bits.
+// The bits of the marks of packets and connections in a pod. The default of nodePortMark has other bits.
 const (
-	// In a client, packets with the bit mark skip the tunnel, for example answers. Connections with the bit use the
-	// tunnel. In a router, packets and connections with the bit have come from the tunnel.
+	// In a client, packets with the bit mark skip the tunnel, and connections with it use the tunnel. In a router,
+	// packets and connections with it have come from the tunnel.
 	mark = 1 << 30
 	// In a router, packets with the bit answer belong to a connection from the tunnel, and go back to the client.
 	answer = 1 << 29
 )
 
-// Marks are the bits mark and answer together. nodePortMark must have neither of them.
+// Marks are the bits that nodePortMark must not have.
 const Marks = mark | answer
 
-// The priorities of a pod's routing rules, and the numbers of its routing tables. The rules come after the rules for
+// The priorities of a pod's routing rules, and the numbers of its routing tables. Our rules come after those for
 // callers (unnumbered-ptp) and for further NICs (ipvlan).
 const (
 	prefPast = 1535 // client: packets that leave through the ENI
@@ -44,10 +44,9 @@ const (
 	prefAway = 1537 // router: packets from the tunnel to all other destinations
 	prefBack = 1538 // router: answers that go into the tunnel
 
-	rules = 7 // the number of priorities that an egress uses for its rules; the first one is prefPast
+	rules = 7 // the number of priorities, from prefPast on
 
-	// In a client, TableOut has the routes into the tunnel. In a router, it has the routes for packets that come out of
-	// the tunnel.
+	// in a client, the routes into the tunnel; in a router, the routes for packets out of the tunnel
 	TableOut  = 73
 	tableBack = 74
 )
@@ -67,7 +66,6 @@ type pod struct {
 	routes []netip.Prefix // destinations of the pod's main table, without default routes
 }
 
-// wiring lists the objects that a pod gets for its role.
 func (p *pod) wiring(r *plugin.Request[Config], role role) (nl.Wiring, error) {
 	if role.router != "" {
 		return p.routerWiring(r.Config.Egresses[role.router])
@@ -86,9 +84,8 @@ func (p *pod) wiring(r *plugin.Request[Config], role role) (nl.Wiring, error) {
 	return p.clientWiring(all)
 }
 
-// readPod reads a pod from prevResult and from the kernel. If the attachment is not the pod's first one, readPod
-// returns nil. Multus can make such further attachments. A further attachment gets no role, because the tunnel already
-// uses the address of the first attachment.
+// readPod reads a pod from prevResult and from the kernel. It returns nil for a further attachment, which Multus can
+// make. Such an attachment gets no role, because the tunnel already uses the address of the first one.
 func readPod(r *plugin.Request[Config], ns *nl.NS) (*pod, error) {
 	own := nl.PodGroup(r.Digest())
 	p := &pod{ns: ns, nic: plugin.NICs(r.Prev, r.IfName)[0], group: own, port: r.Config.port}
@@ -99,8 +96,8 @@ func readPod(r *plugin.Request[Config], ns *nl.NS) (*pod, error) {
 	if nl.Attachment(eni.Group) == nl.FurtherGroup(own) {
 		return nil, nil
 	}
-	// A veth plugin of another project may return a result that has the form of a routed pod's result. But the link
-	// that such a plugin makes does not have this attachment's group.
+	// A veth plugin of another project may return a result like that of a routed pod. But its link does not have this
+	// attachment's group.
 	if _, routed := plugin.Routed(r.Prev, r.IfName); routed && nl.Attachment(eni.Group) == own {
 		return nil, plugin.Errorf(plugin.CodeRefused,
 			`serve the pod's namespace from a pool with dataPath "ipvlan", or remove the namespace from the egress`,
@@ -148,14 +145,12 @@ func (p *pod) readKernel(eni nl.Link) error {
 	return err
 }
 
-// addr returns the pod's address of a family, or the zero address if the pod has none.
 func (p *pod) addr(f nl.Family) netip.Addr { return nl.FirstAddr(p.addrs, f) }
 
-// nextHop returns the gateway of the subnet that contains the pod's address of a family. It returns the zero address if
-// there is no such gateway.
+// nextHop returns the gateway of the subnet with the pod's address of a family, or the zero address.
 func (p *pod) nextHop(f nl.Family) netip.Addr { return nl.FirstAddr(p.hops, f) }
 
-// families returns the families in which both the pod and the gateways have an address.
+// families returns the families of which both the pod and the gateways have an address.
 func (p *pod) families(all ...Egress) (fs []nl.Family) {
 	for _, f := range nl.Families {
 		if p.addr(f).IsValid() && slices.ContainsFunc(all, func(e Egress) bool { return e.gateway(f).IsValid() }) {
@@ -185,8 +180,7 @@ func (p *pod) tunnelObjects(f nl.Family, mtu int) (objects []nl.Object) {
 	return objects
 }
 
-// udpPorts returns the UDP ports that receive the tunnels' packets. At these ports, the kernel takes the tunnels'
-// packets out of UDP.
+// udpPorts returns the UDP ports that receive the tunnels' packets. There, the kernel takes them out of UDP.
 func (p *pod) udpPorts(families []nl.Family) (objects []nl.Object) {
 	for _, f := range families {
 		objects = append(objects, nl.FOU{Local: p.addr(f), Port: p.port})
@@ -194,29 +188,22 @@ func (p *pod) udpPorts(families []nl.Family) (objects []nl.Object) {
 	return objects
 }
 
-// anySourceSysctl turns off rp_filter, the kernel's check of sources. The kernel looks up the route to the source of a
-// packet. The check compares the link of this route with the link through which the packet has arrived. If the links
-// differ, the check drops the packet. In a router, a packet out of the tunnel has a client's address as its source, and
-// the route to this address uses the ENI's link. So the check would drop the packet. In a client, the whole internet
-// may be a destination of the tunnel. The route to a caller at a NodePort then uses the tunnel, so the check would drop
-// the packets of this caller. For packets out of a tunnel, the loose check would not help: on a link without addresses,
-// it is as strict as the strict check (__fib_validate_source). For a link, the kernel uses the larger of two values:
-// the link's own value, and the value for all links. If an operator or another program deletes the pair, repair makes a
-// new pair. A new link gets the value of "default", so the check is also off for "default".
+// anySourceSysctl turns off rp_filter, which drops a packet if the route to its source uses another link than the
+// incoming link. In a router, a packet out of the tunnel has a client as its source, to which the route uses the ENI's
+// link. In a client, the whole internet may be a destination, so the route to a caller at a NodePort uses the tunnel.
+// The loose check would not help: on a link without addresses, such as a tunnel, it is as strict as the strict one
+// (__fib_validate_source). The kernel uses the larger of the values of the link and of "all". A pair that repair makes
+// again gets the value of "default", so that is off, too.
 func anySourceSysctl(link string) nl.Sysctl {
 	return nl.Sysctl{Key: "net/ipv4/conf/" + link + "/rp_filter", Value: "0"}
 }
 
-// untrackedChains returns chains that turn off connection tracking for the tunnel's own packets. The tunnel's own
-// packets are UDP packets around the packets of a connection. For each connection, there are two flows of UDP packets,
-// one in each direction. Each flow has a source port of its own, and both flows have the tunnel's port as their
-// destination port. If the kernel tracked these flows, each end of the tunnel would have three entries for each
-// connection, instead of one. No rule needs the entries of the two flows. A client recognizes the tunnel's outgoing
-// packets, because their destination is a gateway. A router recognizes the tunnel's outgoing packets, because their
-// source is the router's own address. If serviceLoop is "masquerade", a client sends its tunnel packets to the node,
-// where kube-proxy chooses a router. The node sends the packets back to the client through the client's pair, and the
-// client sends them to the router. When the packets come through the pair, the client tracks them, because the
-// masquerade must translate their addresses.
+// untrackedChains returns chains that turn off connection tracking for the tunnel's own UDP packets. For each
+// connection, there are two flows of them, one in each direction, each with a source port of its own. Tracked, they
+// would need two more entries for each connection at each end, which no rule needs. The tunnel's outgoing packets go to
+// a gateway (client), or come from the router's own address (router). If serviceLoop is "masquerade", a client's tunnel
+// packets go to the node, where kube-proxy chooses a router, and come back through the client's pair. Then the client
+// tracks them, because the masquerade must translate them.
 func (p *pod) untrackedChains(families []nl.Family, sent func(nl.Family) nl.Term) (chains []nl.Chain) {
 	const raw = -300
 	in := nl.Chain{Name: "tunnel_in", Type: "filter", Hook: "prerouting", Priority: raw}

@@ -15,21 +15,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A Renewal makes a running client or router follow the present configuration. It compares the objects of the pod with
-// the objects that an ADD would make now. So it also puts back objects that the pod has lost.
+// A Renewal makes a running client or router follow the present configuration. It makes the pod's objects equal to
+// those that an ADD would make now, so it also puts back lost objects.
 //
-// At each moment, and even after a kill, a packet takes either the path of the earlier configuration or the path of the
-// present configuration. The order of the steps ensures this:
+// At each moment, even after a kill, a packet takes either the path of the earlier configuration or the path of the
+// present one. The order of the steps ensures this:
 //
-//   - First come links, rules and ports that the pod does not have. For example, if the egress had no IPv6 gateway
-//     before, the pod has no links, rules and ports for IPv6.
-//   - Then come the routes that are new, the longest prefix first. If the pod has a route with other properties, one
-//     request replaces this route. So packets to an address take the old path until the address has its new route, and
-//     then the new path.
+//   - First come links, rules and ports that the pod lacks, for example those for IPv6 if the egress had no IPv6
+//     gateway before.
+//   - Then come new and changed routes, the longest prefix first, each in one request. So an address has its old path
+//     until it has its own new route.
 //   - The table of netfilter is replaced in one transaction. Its seal shows which configuration the pod has.
-//   - Last, superfluous routes are deleted, the shortest prefix first. Packets to an address take the old path as long
-//     as the longest superfluous route to the address exists. When this route is deleted, all shorter superfluous
-//     routes are already gone. So the packets then take the new path.
+//   - Last, superfluous routes are deleted, the shortest prefix first. So an address has its old path until the last
+//     superfluous route to it is gone.
 //
 // A router's routes do not depend on the configuration: only its nftables table changes.
 type Renewal struct {
@@ -41,15 +39,15 @@ type Renewal struct {
 	lost    bool // the pod has no table
 	other   bool // the pod's table was made from another configuration
 	stale   []nl.Route
-	gone    nl.Wiring // the pod's objects of a family that no longer has a gateway
+	gone    nl.Wiring // the pod's objects of families without a gateway now
 }
 
 // ErrRole is the error that [Outdated] returns if the configuration now gives the pod another role. A running pod keeps
 // the role that its ADD gave it.
 var ErrRole = errors.New("the configuration now gives the pod another role")
 
-// Outdated compares the objects of a running pod with the objects that the request's configuration gives the pod.
-// Outdated returns nil if the pod is neither client nor router, and the configuration gives the pod no role.
+// Outdated compares the objects of a running pod with those that the request's configuration gives it. It returns nil
+// if the pod has no role, and gets none.
 func Outdated(r *plugin.Request[Config], ns *nl.NS) (*Renewal, error) {
 	role, refused := r.Config.roleOf(r.Pod)
 	shown, err := podFromKernel(ns, r.IfName)
@@ -110,8 +108,7 @@ func (r role) name() string {
 	return ""
 }
 
-// kernelRole returns the role that the pod's nftables table shows. If the table shows no role, kernelRole finds the
-// role by the pod's tunnels and rules.
+// kernelRole returns the role that the pod's nftables table shows, or else the pod's tunnels and rules.
 func (p *pod) kernelRole() string {
 	switch router, client := p.tableRoles(); {
 	case router:
@@ -123,9 +120,9 @@ func (p *pod) kernelRole() string {
 	return s.Role
 }
 
-// checkSamePod compares the pod as the kernel shows it (the parameter shown) with the pod that the request describes.
-// checkSamePod returns an error if a renewal cannot remove the difference between the two. It also returns an error if
-// the pod has lost a link, because the routes of this link are unknown.
+// checkSamePod compares the pod as the kernel shows it with the pod of the request, and returns an error about a
+// difference that a renewal cannot remove. It also returns an error if the pod has lost a link, whose routes are
+// unknown.
 func (p *pod) checkSamePod(shown *pod, r *plugin.Request[Config]) error {
 	if len(shown.addrs) > 0 && shown.group != p.group {
 		return fmt.Errorf("the tunnels belong to another attachment: their group is %d, and the group of this "+
@@ -151,8 +148,8 @@ func (p *pod) checkSamePod(shown *pod, r *plugin.Request[Config]) error {
 	return nil
 }
 
-// compare finds the differences. shown is the pod as the kernel shows it, and w is the wiring that an ADD would make
-// now. The parameter fixed lists the routes of w that do not depend on the pod's own routes.
+// compare finds the differences between the pod as the kernel shows it (shown) and the wiring w that an ADD would make
+// now. fixed are the routes of w that do not depend on the pod's own routes.
 func (x *Renewal) compare(p, shown *pod, w nl.Wiring, fixed []nl.Route) error {
 	unfinished := map[nl.Family]bool{}
 	for _, f := range nl.Families {
@@ -191,10 +188,8 @@ func (x *Renewal) compare(p, shown *pod, w nl.Wiring, fixed []nl.Route) error {
 	return err
 }
 
-// wantedState returns the state that a tunnel of the pod must have. If the pod's table was made from another
-// configuration, the tunnel may have the MTU of that configuration. So the returned state has the MTU of the present
-// configuration. Otherwise, the returned state accepts any MTU, because another plugin may have changed the tunnel's
-// MTU.
+// wantedState returns the state that a tunnel of the pod must have. It accepts any MTU, which another plugin may have
+// changed. But if the pod's table is from another configuration, the tunnel must get the MTU of the present one.
 func (x *Renewal) wantedState(t nl.Tunnel) nl.Up {
 	if !x.other {
 		t.MTU = 0
@@ -202,15 +197,13 @@ func (x *Renewal) wantedState(t nl.Tunnel) nl.Up {
 	return nl.Up{Dev: t.Name, MTU: t.MTU}
 }
 
-// isUnfinished reports whether the pod may lack an object of a family. The UDP port is added last. So a missing port of
-// a family has one of two reasons. Either the pod did not have the family before, or a renewal was killed before it had
-// added all objects.
+// isUnfinished reports whether the pod may lack an object of a family. The UDP port is added last. So if it is missing,
+// the pod did not have the family before, or a renewal was killed.
 func (p *pod) isUnfinished(f nl.Family, shown *pod) bool {
 	port := nl.FOU{Local: p.addr(f), Port: p.port}
 	return !slices.Contains(shown.addrs, port.Local) || isAbsent(nl.Step{NS: p.ns, Object: port})
 }
 
-// familyOf returns the family of a sysctl.
 func familyOf(s nl.Sysctl) nl.Family {
 	if strings.HasPrefix(s.Key, "net/ipv6/") {
 		return nl.IPv6
@@ -218,14 +211,13 @@ func familyOf(s nl.Sysctl) nl.Family {
 	return nl.IPv4
 }
 
-// isAbsent reports whether the pod does not have an object. It ignores values that another plugin may have changed, see
+// isAbsent reports whether the pod does not have an object. It ignores values that other plugins may change, see
 // [checkedWiring].
 func isAbsent(s nl.Step) bool { return checkedWiring(nl.Wiring{s}).Check() != nil }
 
-// compareRoutes finds the routes to add and the routes to delete. The pod's own routes may change while the pod runs.
-// The list wanted has a throw route for the network of each own route, and TableOut may lack this throw route. If the
-// next shorter prefix that covers the network also has a throw route, compareRoutes does not add the missing route. The
-// reason is that packets to the network already stay out of the tunnel.
+// compareRoutes finds the routes to add and the routes to delete. The pod's own routes may change while it runs. Each
+// needs a throw route in wanted, which TableOut may lack. compareRoutes does not add it if the next shorter prefix also
+// has a throw route: packets then stay out of the tunnel anyway.
 func (x *Renewal) compareRoutes(present, wanted, fixed []nl.Route) {
 	spared := func(r nl.Route) bool {
 		return r.Type == "throw" && !slices.Contains(fixed, r) && coveringRoute(wanted, r).Type == "throw"
@@ -244,8 +236,7 @@ func (x *Renewal) compareRoutes(present, wanted, fixed []nl.Route) {
 	slices.SortStableFunc(x.stale, func(a, b nl.Route) int { return compareOrder(b, a) })
 }
 
-// coveringRoute returns the route with the longest prefix that covers the route r, or the zero route if no prefix
-// covers r. A prefix covers r if it is shorter than r's prefix, and contains r's prefix.
+// coveringRoute returns the route with the longest prefix that contains r's prefix and is shorter, or the zero route.
 func coveringRoute(all []nl.Route, r nl.Route) (found nl.Route) {
 	for _, o := range all {
 		if o.Dst.Bits() < r.Dst.Bits() && o.Dst.Contains(r.Dst.Addr()) &&
@@ -257,9 +248,8 @@ func coveringRoute(all []nl.Route, r nl.Route) (found nl.Route) {
 	return found
 }
 
-// compareOrder compares two routes by the order in which a renewal adds them: the longest prefix first. Routes with
-// equally long prefixes are in this order: throw routes, routes to IPv6 gateways, routes through the tunnel, and
-// refusing routes.
+// compareOrder compares two routes by the order in which a renewal adds them: the longest prefix first. Among equally
+// long prefixes, the order is: throw routes, routes to IPv6 gateways, routes through the tunnel, refusing routes.
 func compareOrder(a, b nl.Route) int {
 	return cmp.Or(cmp.Compare(b.Dst.Bits(), a.Dst.Bits()), cmp.Compare(rank(a), rank(b)), a.Dst.Compare(b.Dst))
 }
@@ -276,7 +266,7 @@ func rank(r nl.Route) int {
 	return 1
 }
 
-// inKernelForm returns the route r as the kernel would show it.
+// inKernelForm returns the route r as the kernel shows it.
 func inKernelForm(r nl.Route) nl.Route {
 	r.Dst = r.Dst.Masked()
 	if r.Dst.Addr().Is6() && r.Metric == 0 {
@@ -288,7 +278,7 @@ func inKernelForm(r nl.Route) nl.Route {
 // metric6 is the kernel's default metric of an IPv6 route (IP6_RT_PRIO_USER).
 const metric6 = 1024
 
-// goneFamilies returns the pod's objects for each family that has a tunnel in the pod, but no tunnel in the wiring w.
+// goneFamilies returns the pod's objects of each family whose tunnel is in the pod, but not in the wiring w.
 func (p *pod) goneFamilies(shown *pod, w nl.Wiring) (gone nl.Wiring) {
 	for _, a := range shown.addrs {
 		f := nl.FamilyOf(a)
@@ -298,7 +288,7 @@ func (p *pod) goneFamilies(shown *pod, w nl.Wiring) (gone nl.Wiring) {
 		}) {
 			continue
 		}
-		// Del deletes the tunnel last, because the tunnel shows that there are objects to delete.
+		// Del deletes the tunnel last, because it shows that there are objects to delete.
 		gone = append(gone, nl.Step{NS: p.ns, Object: nl.Tunnel{Name: linkName(f), Local: a, Port: shown.port}})
 		for pref := prefPast; pref < prefPast+rules; pref++ {
 			gone = append(gone, nl.Step{NS: p.ns, Object: nl.Rule{Pref: pref, Family: f, Protocol: nl.RouteProtocol}})
@@ -374,7 +364,6 @@ func (x *Renewal) Apply() error {
 	return x.gone.Del()
 }
 
-// putTable installs the pod's nftables table.
 func (x *Renewal) putTable() error {
 	if err := x.table.Put(x.ns); err != nil && !errors.Is(err, fs.ErrExist) {
 		return unavailable(err)

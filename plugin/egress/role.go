@@ -55,12 +55,11 @@ func (c *Config) roleOf(pod plugin.Pod) (r role, err error) {
 	return r, err
 }
 
-// mostText is the largest length of a list of egresses, in bytes. A user of Kubernetes writes the list, so its length
-// is checked before it is read.
+// mostText is the largest length of a list of egresses, in bytes. A user of Kubernetes writes the list.
 const mostText = 4 << 10
 
-// mayHaveRole returns false only if the pod cannot have a role. mayHaveRole does not parse the pod's annotations,
-// because a mistake in an annotation must not make a DEL fail.
+// mayHaveRole returns false only if the pod cannot have a role. It does not parse annotations, because a mistake in one
+// must not make a DEL fail.
 func (c *Config) mayHaveRole(pod plugin.Pod) bool {
 	if c.RuntimeConfig.Annotations[Annotation] != "" || c.RuntimeConfig.Annotations[RouterAnnotation] != "" {
 		return true
@@ -73,7 +72,6 @@ func (c *Config) mayHaveRole(pod plugin.Pod) bool {
 	return false
 }
 
-// egressOfRouter returns the name of the egress for which the pod is a router, or "".
 func (c *Config) egressOfRouter(pod plugin.Pod) (string, error) {
 	var may []string
 	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
@@ -95,7 +93,6 @@ func (c *Config) egressOfRouter(pod plugin.Pod) (string, error) {
 	return strings.Join(may, ""), nil
 }
 
-// egressesOfClient returns the names of the egresses that the pod uses as a client.
 func (c *Config) egressesOfClient(pod plugin.Pod) (all []string, err error) {
 	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
 		if plugin.Namespaces(c.Egresses[name].Namespaces).Has(pod.Namespace) {
@@ -117,8 +114,7 @@ func (c *Config) egressesOfClient(pod plugin.Pod) (all []string, err error) {
 	return all, c.checkDestinations(pod, all)
 }
 
-// refusedError returns the error for a pod that asks for an egress. Either the egress is unknown, or the pod's
-// namespace is not permitted to use it.
+// refusedError returns the error for a pod that asks for an egress that is unknown, or that its namespace may not use.
 func (c *Config) refusedError(pod plugin.Pod, annotation, name, keys string) error {
 	if _, known := c.Egresses[name]; !known {
 		return plugin.Errorf(plugin.CodeRefused,
@@ -132,8 +128,8 @@ func (c *Config) refusedError(pod plugin.Pod, annotation, name, keys string) err
 		pod.Namespace)
 }
 
-// checkDestinations refuses egresses with the same destination, because an operator could not know which of the two
-// egresses a packet uses.
+// checkDestinations refuses egresses with the same destination, because an operator could not know which of them a
+// packet uses.
 func (c *Config) checkDestinations(pod plugin.Pod, names []string) error {
 	for i, one := range names {
 		for _, other := range names[i+1:] {

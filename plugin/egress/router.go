@@ -12,16 +12,14 @@ import (
 )
 
 // routerWiring lists the objects of a router: the tunnel, the sysctls that permit forwarding, and two routing tables.
-// The nftables table is added first, and the UDP port of the tunnel is added last. So when a client's first packet
-// arrives, the router has all objects.
+// The nftables table is added first, and the UDP port of the tunnel last. So the router has all objects before a
+// client's first packet arrives.
 //
-// For a packet that comes out of the tunnel, the kernel first looks in the pod's routes to the VPC. If none of these
-// routes fits, the packet leaves through the pod's ENI. The router's own packets to the internet leave through the
-// node. Answers get a mark, and packets with this mark go back into the tunnel, to the client's address. The router's
-// own ICMP errors get the mark of the packet that caused the error (fwmark_reflect). If a client's packet is too large
-// for the ENI, the error gets the mark of this packet, so the error goes to the client. If an answer is too large for
-// the tunnel, the error gets the mark of the answer, so the error goes to the sender of the answer. A router has the
-// same routes and links for any number of clients.
+// A packet that comes out of the tunnel takes the pod's routes to the VPC, or else leaves through the pod's ENI. The
+// router's own packets to the internet leave through the node. Answers get a mark, and packets with this mark go back
+// into the tunnel, to the client's address. The router's own ICMP errors get the mark of their packet (fwmark_reflect).
+// So an error about a client's packet goes to the client, and an error about an answer goes to the sender of the
+// answer. A router has the same routes and links for any number of clients.
 func (p *pod) routerWiring(e Egress) (nl.Wiring, error) {
 	families := p.families(e)
 	if len(families) == 0 {
@@ -46,9 +44,8 @@ func (p *pod) routerWiring(e Egress) (nl.Wiring, error) {
 	return nl.Steps(p.ns, append(objects, p.udpPorts(families)...)), nil
 }
 
-// forwardingSysctls returns the sysctls that permit forwarding. For IPv4, the link through which a packet arrives must
-// permit forwarding, too. A new namespace inherits ip_forward and default/forwarding from the node, and these two may
-// differ from each other.
+// forwardingSysctls returns the sysctls that permit forwarding. For IPv4, the incoming link must permit it, too: a new
+// namespace inherits ip_forward and default/forwarding from the node, where they may differ.
 func (p *pod) forwardingSysctls(f nl.Family) []nl.Object {
 	if f == nl.IPv6 {
 		return []nl.Object{nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"},
@@ -60,9 +57,8 @@ func (p *pod) forwardingSysctls(f nl.Family) []nl.Object {
 		nl.Sysctl{Key: "net/ipv4/fwmark_reflect", Value: "1"}}
 }
 
-// routesOut returns the routes for packets that came out of the tunnel. The route to the ENI's subnet has no gateway.
-// So a packet for another pod of the ENI does not go through the VPC. The VPC does not send a packet back to the ENI
-// from which the packet came.
+// routesOut returns the routes for packets that came out of the tunnel. The route to the ENI's subnet has no gateway,
+// because the VPC does not send a packet back to the ENI from which it came.
 func (p *pod) routesOut(f nl.Family) (objects []nl.Object) {
 	for _, c := range p.nic.IPs {
 		if dst, ok := plugin.Prefix(c.Address); ok && nl.FamilyOf(dst.Addr()) == f && !dst.IsSingleIP() {
@@ -74,14 +70,12 @@ func (p *pod) routesOut(f nl.Family) (objects []nl.Object) {
 		Table: TableOut, Protocol: nl.RouteProtocol})
 }
 
-// routeBack returns the route that leads answers into the tunnel.
 func (p *pod) routeBack(f nl.Family) nl.Object {
 	return nl.Route{Dst: f.Everywhere(), Dev: linkName(f), Src: p.addr(f), Table: tableBack, Protocol: nl.RouteProtocol}
 }
 
-// routerRules returns the rules that choose a routing table. A program in the router may bind a socket to the ENI's
-// link. The packets of this socket use the same routes as packets of clients. So a readiness probe of the router can
-// test these routes.
+// routerRules returns the rules that choose a routing table. Packets of a socket that is bound to the ENI's link use
+// the routes of clients' packets. So a readiness probe of the router can test these routes.
 func (p *pod) routerRules(f nl.Family) []nl.Object {
 	link := linkName(f)
 	rule := func(pref int, r nl.Rule) nl.Rule {
@@ -91,9 +85,9 @@ func (p *pod) routerRules(f nl.Family) []nl.Object {
 	return []nl.Object{
 		rule(prefOut, nl.Rule{IIF: link, Table: nl.MainTable, MinLen: 1}),
 		rule(prefAway, nl.Rule{IIF: link, Table: TableOut}),
-		// ICMP errors of the router about clients' packets
+		// ICMP errors about clients' packets
 		rule(prefBack, nl.Rule{Mark: mark, Mask: mark, Table: tableBack}),
-		// ICMP errors of the router about answers from destinations
+		// ICMP errors about answers from destinations
 		rule(prefBack+1, nl.Rule{Mark: answer, Mask: answer, IIF: "lo", Table: TableOut}),
 		rule(prefBack+2, nl.Rule{Mark: answer, Mask: answer, Table: tableBack}),
 		rule(prefBack+3, nl.Rule{OIF: p.nic.Name, Table: TableOut}),
@@ -103,13 +97,12 @@ func (p *pod) routerRules(f nl.Family) []nl.Object {
 // routerTable returns the nftables table of a router. The table decides which packets the router forwards, and
 // translates the addresses of these packets.
 //
-// A router forwards packets that come out of the tunnel, from addresses of clients to destinations of the egress. It
-// also forwards the answers to these packets. It also forwards the packets of the service loop: they arrive or leave
-// through the veth pair. If a packet has come out of the tunnel, the router never sends it out through the veth pair.
-// The veth pair leads to the node, to the node's proxy for the metadata service, and to all Services. A connection gets
-// the mark when its first packet passes. So the router does not compare later packets of the connection with the
-// destinations. A packet that belongs to no connection (ct state invalid) would keep its source, so the router drops
-// it. The router also drops a packet from the tunnel if the packet's destination is the router itself.
+// A router forwards packets from the tunnel, from clients to destinations of the egress, and the answers to them. It
+// also forwards packets of the service loop, which arrive or leave through the veth pair. It never sends packets from
+// the tunnel out through the veth pair, which leads to the node, its proxy for the metadata service, and all Services.
+// A connection gets the mark with its first packet, so later packets are not compared with the destinations. A packet
+// of no connection (ct state invalid) would keep its source, so the router drops it. The router also drops packets from
+// the tunnel to itself.
 func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
 	forward := []nl.NFRule{refuseRule(in, nl.CTState("invalid")), {in, nl.CTState("established"), nl.CTMark(mark),
@@ -143,11 +136,10 @@ func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 	}, p.untrackedChains(families, func(f nl.Family) nl.Term { return nl.SAddr(nl.HostPrefix(p.addr(f))) })...)}
 }
 
-// refuseRule returns a rule that counts and drops all packets that the rule matches.
 func refuseRule(terms ...nl.Term) nl.NFRule { return append(terms, nl.Count(), nl.Drop()) }
 
-// passRules returns the rules that decide, in one family, which connections from the tunnel the router forwards. After
-// the first packet of a connection has passed, further packets of the connection skip these rules.
+// passRules returns the rules that decide, in one family, which connections from the tunnel the router forwards. They
+// are for the first packet of a connection.
 func (p *pod) passRules(f nl.Family, e Egress) (rules []nl.NFRule) {
 	in, from := nl.IIFName(anyLink), p.clientCIDRs(f, e.clients)
 	for _, l := range e.layers(f, prefixesOf(f, p.vpc)) {
@@ -167,13 +159,12 @@ func (p *pod) passRules(f nl.Family, e Egress) (rules []nl.NFRule) {
 	return rules
 }
 
-// prefixesOf returns the prefixes of a family.
 func prefixesOf(f nl.Family, all []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(all), func(c netip.Prefix) bool { return nl.FamilyOf(c.Addr()) != f })
 }
 
-// clientCIDRs returns the CIDRs of a family that the configuration names for clients. If the configuration names none,
-// all addresses that the router reaches through its ENI count as clients. In IPv6, the configuration must name CIDRs.
+// clientCIDRs returns the CIDRs of a family that the configuration names for clients. Without any, all addresses that
+// the router reaches through its ENI are clients. In IPv6, the configuration must name CIDRs.
 func (p *pod) clientCIDRs(f nl.Family, clients []netip.Prefix) []netip.Prefix {
 	for _, all := range [][]netip.Prefix{prefixesOf(f, clients), prefixesOf(f, p.vpc)} {
 		if len(all) > 0 {
@@ -183,11 +174,9 @@ func (p *pod) clientCIDRs(f nl.Family, clients []netip.Prefix) []netip.Prefix {
 	return nil
 }
 
-// snatRules returns rules for packets from the tunnel. The rules write the router's address into these packets as the
-// source. The new source ports are lower than the ports of the service loop. The service loop looks at each packet that
-// arrives at one of its own ports. If no socket in the router has this port, the loop takes the packet for an answer to
-// a looped packet. No socket in the router has a source port of these rules. So if the rules chose ports of the loop,
-// the loop would take the answers to the clients.
+// snatRules returns the rules that make the router's address the source of packets from the tunnel. The new source
+// ports are lower than the ports of the service loop. The loop would take an answer at one of its ports, which no
+// socket of the router has, for an answer to a looped packet.
 func (p *pod) snatRules(f nl.Family) (rules []nl.NFRule) {
 	in, a := nl.IIFName(anyLink), p.addr(f)
 	for _, proto := range []string{"tcp", "udp"} {

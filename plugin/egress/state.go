@@ -26,7 +26,7 @@ type State struct {
 	Sent     uint64       // packets that the pod has sent into the tunnels
 	Refused  uint64       // packets that the pod's table has dropped
 
-	// for a router: how many packets of clients, and how many answers to clients, the router has forwarded
+	// a router: forwarded packets of clients, and answers to clients
 	Forwarded, Answered uint64
 }
 
@@ -62,8 +62,7 @@ func noRoleError(pod *nl.NS) error {
 	return fmt.Errorf("%s is neither client nor router of an egress: %w", pod.Name, fs.ErrNotExist)
 }
 
-// readTable reads the role and the counters of the table. The rule for answers shows that the pod is a router, because
-// a client has no such rule.
+// readTable reads the role and the counters of the table. Only a router has the rule for answers.
 func (s *State) readTable(pod *nl.NS) (err error) {
 	s.Role = Client
 	rules, err := pod.Rules()
