@@ -2,14 +2,11 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package chain runs the three plugins, ipam, ipvlan and unnumbered-ptp, in one process. It also runs the plugin
-// egress, which changes nothing for most pods.
+// egress, which changes nothing for most pods. With one program in place of three, an ADD saves most of its cost: the
+// start and the end of the programs.
 //
-// If a conflist has three plugins, most of the cost of an ADD is the start and the end of three programs. With the type
-// cni-ipvlan-vpc-k8s, a conflist has one program in place of three.
-//
-// The invariant: a command of the chain changes the node and the registry in the same way as the three plugins'
-// commands together. So the DEL of the chain can delete the objects that ADDs of the three plugins have made. The DELs
-// of the three plugins can also delete the objects that an ADD of the chain has made.
+// The invariant: a command of the chain changes the node and the registry like the commands of the three plugins
+// together. So each DEL, of the chain or of the three plugins, can delete the objects that either kind of ADD has made.
 package chain
 
 import (
@@ -56,10 +53,9 @@ func Commands() plugin.Commands[Config] {
 	})
 }
 
-// refuseNode returns an error if CNI_NETNS is the namespace of the node. An ADD calls refuseNode before it leases an
-// address. The ADD may wait for EC2 when it leases the address, and the pod may end during this wait. So refuseNode
-// does not keep the pod's namespace open. If the pod's namespace is missing, the plugin that opens the namespace
-// reports the error.
+// refuseNode returns an error if CNI_NETNS is the namespace of the node. An ADD calls it before it leases an address.
+// It does not keep the pod's namespace open, because the lease may wait for EC2, and the pod may end meanwhile. If the
+// namespace is missing, a plugin reports this later.
 func refuseNode(ctx context.Context, r *plugin.Request[Config]) error {
 	node, err := nl.NodeOf(ctx)
 	if err != nil {
@@ -72,8 +68,8 @@ func refuseNode(ctx context.Context, r *plugin.Request[Config]) error {
 	return nil
 }
 
-// sharingNS returns a function that calls the function f. All plugins that f calls use the same open namespaces of the
-// node and of the pod: no plugin opens them again.
+// sharingNS returns a function that calls f. All plugins that f calls share one open namespace of the node, and one of
+// the pod.
 func sharingNS(
 	f func(context.Context, *plugin.Request[Config]) error,
 ) func(context.Context, *plugin.Request[Config]) error {
@@ -85,12 +81,11 @@ func sharingNS(
 }
 
 // add calls the plugins one after the other: each plugin gets the result of the plugin before it. If a plugin fails,
-// add deletes the objects that the earlier plugins have made. add deletes nothing if the attachment already had an
-// address when this ADD began. add also deletes nothing if a later ADD of the attachment has begun, because that ADD
-// may have made the objects.
+// add deletes the objects that the earlier plugins have made. But it deletes nothing if the attachment already had an
+// address when this ADD began, or if a later ADD of the attachment has begun and may have made the objects.
 //
 // If the kernel reports that another link has the leased address, add tries again. The failed try leaves a lease
-// without a pod in the registry (see [lease.NotesUse]). Because of this lease, no later try gets the same address.
+// without a pod in the registry (see [lease.NotesUse]), so no later try gets the same address.
 func add(ctx context.Context, r *plugin.Request[Config]) (result *types100.Result, err error) {
 	const tries = 8
 	for range tries {
@@ -102,8 +97,7 @@ func add(ctx context.Context, r *plugin.Request[Config]) (result *types100.Resul
 	return result, err
 }
 
-// addOnce is one try of add. inUse reports whether the kernel has refused the address of this try, because another link
-// has the address.
+// addOnce is one try of add. inUse reports whether another link has the address of this try.
 func addOnce(ctx context.Context, r *plugin.Request[Config]) (_ *types100.Result, inUse bool, _ error) {
 	result, leaseBegan, err := leaseAddress(ctx, r)
 	made, step := 1, *r
@@ -123,8 +117,7 @@ func addOnce(ctx context.Context, r *plugin.Request[Config]) (_ *types100.Result
 }
 
 // leaseAddress is the ADD of ipam. If no address is free, leaseAddress executes [lease.GrowProgram]. leaseBegan is the
-// time when the attachment's last lease began. leaseBegan is zero if the attachment already had an address when this
-// ADD began.
+// time when the attachment's last lease began. It is zero if the attachment already had an address when this ADD began.
 func leaseAddress(
 	ctx context.Context, r *plugin.Request[Config],
 ) (result *types100.Result, leaseBegan time.Time, err error) {
@@ -137,9 +130,8 @@ func del(ctx context.Context, r *plugin.Request[Config]) error {
 	return deleteObjects(ctx, r, len(plugins))
 }
 
-// deleteObjects deletes the objects that the first n plugins have made, in reverse order. The first plugin has leased
-// the address, so its DEL comes last and frees the address. The address must not become free while the pod still has
-// it. So deleteObjects stops at the first failure.
+// deleteObjects deletes the objects that the first n plugins have made, in reverse order. It stops at the first
+// failure: the first plugin's DEL comes last and frees the address, and the pod must not have the address then.
 func deleteObjects(ctx context.Context, r *plugin.Request[Config], n int) error {
 	for _, c := range slices.Backward(plugins[:n]) {
 		if err := c.Del(ctx, r); err != nil {

@@ -21,8 +21,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// A Config has the keys of all plugins. The plugins ipvlan and unnumbered-ptp share the key mtu, so its value applies
-// to both links of the pod. The two plugins also share the key containerInterface.
+// A Config has the keys of all plugins. The plugins ipvlan and unnumbered-ptp share the keys mtu and
+// containerInterface.
 type Config struct {
 	ipam   lease.Config
 	ipvlan ipvlan.Config
@@ -38,9 +38,8 @@ func (c *Config) Describe(j *codec.Codec) {
 	j.Each(c.ipam.Describe, c.ipvlan.Describe, c.ptp.Describe, c.egress.Describe)
 }
 
-// UnmarshalJSON decodes the text once for each plugin. Each plugin takes its own keys. Like encoding/json,
-// UnmarshalJSON continues after a mistake, but returns only the first mistake. If UnmarshalJSON returned all mistakes,
-// a mistake in mtu would appear twice, because two plugins have this key.
+// UnmarshalJSON decodes the text once for each plugin, which takes its own keys. Like encoding/json, it returns only
+// the first mistake: otherwise, a mistake in mtu would appear twice.
 func (c *Config) UnmarshalJSON(text []byte) error {
 	return cmp.Or(json.Unmarshal(text, &c.ipam), json.Unmarshal(text, &c.ipvlan), json.Unmarshal(text, &c.ptp),
 		json.Unmarshal(text, &c.egress))
@@ -49,7 +48,7 @@ func (c *Config) UnmarshalJSON(text []byte) error {
 // Validate sets the defaults and returns all mistakes together.
 func (c *Config) Validate() error {
 	ipam, mtu, end := c.ipvlan.IPAM, c.ptp.MTU, c.ipvlan.ContainerInterface
-	// Each mistake must appear once. So only ipvlan checks mtu, only unnumbered-ptp checks containerInterface, and this
+	// Each mistake must appear once: only ipvlan checks mtu, only unnumbered-ptp checks containerInterface, and this
 	// function refuses the key ipam.
 	c.ipvlan.IPAM.Type, c.ptp.MTU, c.ipvlan.ContainerInterface = "", 0, ""
 	mistakes := []error{c.ipam.Validate(), c.ipvlan.Validate(), c.ptp.Validate(), c.egress.Validate()}
@@ -64,8 +63,8 @@ func (c *Config) Validate() error {
 		Routed(&c.ipam, &c.ptp, len(c.egress.Egresses)))...)
 }
 
-// Routed returns a mistake for each value of the configuration that conflicts with routed pods. If a pool of addresses
-// has the dataPath veth, its pods are routed pods.
+// Routed returns the mistakes of a configuration that conflicts with routed pods. If a pool of addresses has the
+// dataPath veth, its pods are routed pods.
 func Routed(ipam *lease.Config, pair *ptp.Config, egresses int) error {
 	var m values.Mistakes
 	veth, ipvlan := ipam.Routed()
@@ -84,8 +83,8 @@ func Routed(ipam *lease.Config, pair *ptp.Config, egresses int) error {
 	return m.Err()
 }
 
-// Unhooked returns the mistakes of a configuration whose ipvlan mode is l3s: in this mode, a service loop is a mistake,
-// and an egress is a mistake. Both need hooks in the pod. In mode l3s, packets from the VPC do not pass these hooks.
+// Unhooked returns the mistakes of a configuration whose ipvlan mode is l3s. A service loop and an egress need hooks in
+// the pod, which packets from the VPC do not pass in this mode.
 func Unhooked(mode string, pair *ptp.Config, egresses int) error {
 	var m values.Mistakes
 	if mode == "l3s" && pair.Loops() {
@@ -107,9 +106,8 @@ func requestOf[C any](r *plugin.Request[Config], config C) *plugin.Request[C] {
 	}
 }
 
-// adapt turns the commands of one plugin into commands of the chain. A command of the chain gets a request with the
-// configuration of all plugins. It calls the plugin's command with a request that has the plugin's own configuration.
-// None of the returned commands is nil.
+// adapt turns the commands of one plugin into commands of the chain. Each calls the plugin's command with the plugin's
+// own configuration. None of the returned commands is nil.
 func adapt[C any](c plugin.Commands[C], config func(Config) C) plugin.Commands[Config] {
 	command := func(f func(context.Context, *plugin.Request[C]) error) func(context.Context,
 		*plugin.Request[Config]) error {

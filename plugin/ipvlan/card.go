@@ -16,14 +16,12 @@ import (
 
 // A pod that asks for an exclusive ENI gets the ENI's own link, which this package calls a card: see [nl.MovedLink].
 // The card has the addresses, the routes and the rules that a slave would have. The DEL moves the card back to the
-// node. If the namespace ends before the DEL, the kernel moves the card back.
+// node, or the kernel does, if the namespace ends before.
 
-// A Home is a function that returns the name that an ENI's link had on the node. The argument mac is the MAC address of
-// the ENI. A Home returns "" if the registry does not know the name. Only the registry can know the name, because the
-// pod can change everything in its namespace.
+// A Home returns the name that the link of an ENI had on the node, by the ENI's MAC address, or "" if the name is not
+// known. It asks the registry, because the pod can change everything in its namespace.
 type Home func(mac string) string
 
-// moveToNode moves a card to the node, and gives the card its old name on the node again.
 func (nameOnNode Home) moveToNode(c nl.MovedLink, node *nl.NS) error {
 	if nameOnNode != nil {
 		c.Home = nameOnNode(c.MAC)
@@ -31,15 +29,13 @@ func (nameOnNode Home) moveToNode(c nl.MovedLink, node *nl.NS) error {
 	return c.Del(node)
 }
 
-// mayHaveCard reports whether an attachment may have a card. Most attachments have no card, and their DELs need not
-// look for one. mayHaveCard does not parse the requests of the pod: parsing would cost each DEL time, and the text may
-// be wrong.
+// mayHaveCard reports whether an attachment may have a card. It does not parse the pod's requests: this would cost each
+// DEL time, and the text may be wrong.
 func mayHaveCard(r *plugin.Request[Config]) bool { return r.Prev == nil || r.Config.Asks(r.IfName) }
 
-// moveCardsBack moves the attachment's cards from the pod to the node. It finds each card by the card's group. If the
-// pod has changed this group, moveCardsBack finds the card by the result of the ADD. The result may also name slaves,
-// with the MAC addresses of their ENIs. No card in the pod has such a MAC address, so moveCardsBack moves nothing for a
-// slave.
+// moveCardsBack moves the attachment's cards from the pod to the node. It finds each card by its group, or if the pod
+// has changed the group, by the result of the ADD. A slave in the result does not match, because no card in the pod has
+// the MAC address of its ENI.
 func moveCardsBack(r *plugin.Request[Config], nameOnNode Home, node, pod *nl.NS) error {
 	if !mayHaveCard(r) {
 		return nil
@@ -64,9 +60,9 @@ func moveCardsBack(r *plugin.Request[Config], nameOnNode Home, node, pod *nl.NS)
 	return failed
 }
 
-// cleanUpCards is for cards that have come back to the node because the pod's namespace has ended. It gives each such
-// card its old name on the node again. A card that comes back after this DEL keeps the name that the kernel has given
-// it. Nothing depends on that name, so a failure is only logged.
+// cleanUpCards gives cards that have come back to the node, because the pod's namespace has ended, their old names
+// again. A later card keeps the name that the kernel has given it. Nothing depends on the name, so a failure is only
+// logged.
 func cleanUpCards(ctx context.Context, r *plugin.Request[Config], nameOnNode Home) error {
 	if !mayHaveCard(r) {
 		return nil

@@ -34,9 +34,9 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 	})
 }
 
-// checkGuards returns an error if the master of a slave has no guard. Without the guard, the node would accept forged
-// packets from a slave: packets that seem to come from the VPC. The guard belongs to the ENI, so Faults does not check
-// it for each pod: doctor and repair check each ENI once.
+// checkGuards returns an error if the master of a slave has no guard. Without it, the node would accept packets from
+// the slave that seem to come from the VPC. Faults does not check it for each pod, because it belongs to the ENI:
+// doctor and repair check each ENI once.
 func checkGuards(r *plugin.Request[Config], node, pod *nl.NS) error {
 	asked, err := r.Config.Requests(r.IfName)
 	if err != nil {
@@ -58,7 +58,7 @@ func checkGuards(r *plugin.Request[Config], node, pod *nl.NS) error {
 	return nil
 }
 
-// Faults compares the pod of an attachment with prevResult, and lists the objects that are missing or wrong.
+// Faults lists the objects of an attachment's pod that are missing or wrong, compared with prevResult.
 func Faults(r *plugin.Request[Config], node, pod *nl.NS) (faults []nl.Fault, err error) {
 	if _, routed := plugin.Routed(r.Prev, r.IfName); routed {
 		return nil, nil
@@ -103,10 +103,9 @@ func Faults(r *plugin.Request[Config], node, pod *nl.NS) (faults []nl.Fault, err
 	return faults, nil
 }
 
-// neededObjects returns the objects that CHECK looks for at one NIC. The ADD made these objects. neededObjects leaves
-// out objects that matter only in the ADD, and objects that a later plugin may have changed. The NIC must have only the
-// addresses of the ADD: any further address would belong to another pod. The NIC must also ignore router
-// advertisements.
+// neededObjects returns the objects of the ADD that CHECK looks for at one NIC. It leaves out objects that matter only
+// in the ADD, and those that a later plugin may have changed. The NIC must have no other addresses, because these would
+// belong to another pod, and must ignore router advertisements.
 func (s slave) neededObjects(r *plugin.Request[Config], node, pod *nl.NS) (w nl.Wiring, err error) {
 	s.link.Only = []netip.Addr{}
 	var addrs []nl.Object
@@ -137,9 +136,9 @@ func (s slave) neededObjects(r *plugin.Request[Config], node, pod *nl.NS) (w nl.
 	return append(w, nl.Steps(pod, objects)...), nil
 }
 
-// neededRoutes returns the routes of prevResult that the pod must have. A later plugin may have replaced one of these
-// routes: the new route uses another link, or is in another table. The plugin unnumbered-ptp replaces some routes by
-// routes through the veth pair. It never replaces a default route of prevResult.
+// neededRoutes returns the routes of prevResult that the pod must have. A later plugin may have replaced one by a route
+// with another link or in another table, as unnumbered-ptp does with some. But unnumbered-ptp never replaces a default
+// route of prevResult.
 func (s slave) neededRoutes(r *plugin.Request[Config], pod *nl.NS) (needed []nl.Object, err error) {
 	all, err := pod.Routes(nl.RouteFilter{})
 	if err != nil {

@@ -22,13 +22,12 @@ type Config struct {
 	MTU    int       `json:"mtu"`                    // 0: the master's
 	DNS    types.DNS `json:"dns" codec:"plugin.DNS"` // empty: that of prevResult
 
-	// the name that the pod's end of the veth pair will have, so no NIC may get this name; "": eth1
+	// the name of the pod's end of the veth pair, which no NIC may get; "": eth1
 	ContainerInterface string `json:"containerInterface"`
 
 	nic.Asked // the pod's requests, which may name its further NICs
 
-	// The reference plugin supports the following keys, and this plugin does not. Validate refuses them instead of
-	// ignoring them.
+	// Keys of the reference plugin that this plugin does not support. Validate refuses them.
 	IPAM struct {
 		Type string `json:"type"`
 	} `json:"ipam"`

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package ipvlan is the middle plugin of the chain. It puts an ipvlan slave of an ENI into
-// the pod, with the address and the routes that the ipam plugin chose. A pod that asks for the
-// whole ENI gets the ENI's own link instead: see card.go.
+// Package ipvlan is the middle plugin of the chain. It puts an ipvlan slave of an ENI into the pod, with the address
+// and the routes that the ipam plugin chose. A pod that asks for the whole ENI gets the ENI's own link instead: see
+// card.go.
 //
 // A chain needs some properties that CNI's reference plugin ipvlan does not have:
 //
-//   - This plugin takes its masters from prevResult, even if prevResult has several interfaces. Its DEL needs neither
-//     prevResult nor a master.
+//   - It takes its masters from prevResult, even several. Its DEL needs neither prevResult nor a master.
 //   - Its CHECK also works if later plugins have added interfaces to the result.
 //   - Its result has the DNS settings of prevResult.
 //   - An ADD that fails removes the objects that it has made.
@@ -17,8 +16,8 @@
 // A pod may have several interfaces: see further.go. For a routed pod, the plugin makes no slave, and returns
 // prevResult.
 //
-// The invariant: if an ADD succeeds, the pod has all interfaces of the ADD, and each interface is complete. If an ADD
-// fails, the pod has no part of these interfaces.
+// The invariant: after an ADD, the pod has all interfaces of the ADD, and each is complete. If the ADD fails, the pod
+// has no part of them.
 package ipvlan
 
 //go:generate go run ../../internal/codec/gen
@@ -40,9 +39,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 )
 
-// Commands returns the commands of the ipvlan plugin. GC has nothing to do: a slave ends with its namespace. If a pod
-// has a whole ENI, the DEL calls the function nameOnNode to get the name of the ENI's link. If the caller has no
-// registry, it passes nil as nameOnNode.
+// Commands returns the commands of the ipvlan plugin. GC has nothing to do: slaves end with their namespace. For a pod
+// with a whole ENI, the DEL gets the name of the ENI's link from nameOnNode, which is nil if the caller has no
+// registry.
 func Commands(nameOnNode Home) plugin.Commands[Config] {
 	return plugin.Commands[Config]{Add: add, Check: check, Status: status,
 		Del: func(ctx context.Context, r *plugin.Request[Config]) error { return del(ctx, r, nameOnNode) }}
@@ -94,8 +93,8 @@ func connect(
 					"MTU",
 				"mtu: %d is more than the MTU of %s, %d", s.link.MTU, s.link.Master, m.MTU)
 		}
-		// A slave has the MAC address and the MTU of its master. So connect does not ask the kernel for these two
-		// values. The kernel's answer could be lost, see nl.ErrUnanswered.
+		// A slave has the MAC address and the MTU of its master. The kernel need not be asked, and its answer could be
+		// lost (nl.ErrUnanswered).
 		links[i] = nl.Link{Name: s.link.Name, MAC: m.MAC, MTU: cmp.Or(s.link.MTU, m.MTU)}
 	}
 	w := wiring(slaves, r.Prev, node, pod)
@@ -132,18 +131,16 @@ func (s slave) masterLink(node, pod *nl.NS) (nl.Link, error) {
 	return node.SeenLink(s.link.Master)
 }
 
-// allSlaves reports whether predicate returns true for all slaves.
 func allSlaves(slaves []slave, predicate func(slave) bool) bool {
 	return !slices.ContainsFunc(slaves, func(s slave) bool { return !predicate(s) })
 }
 
-// del deletes the slaves, and the rules and routes of further NICs in the pod. The DEL of unnumbered-ptp may have
-// deleted the slaves together with its own links (see [nl.PodGroup]). del moves the links of whole ENIs back to the
-// node. del does not need prevResult. An object that del does not find counts as deleted.
+// del deletes the slaves, and the rules and routes of further NICs in the pod. unnumbered-ptp's DEL may have deleted
+// the slaves already (see [nl.PodGroup]). del moves the links of whole ENIs back to the node. It does not need
+// prevResult, and a missing object counts as deleted.
 //
-// If del cannot delete an object in the pod, it only logs the error, because the object ends with the namespace. A
-// program in the pod can make a deletion there fail. If del then returned an error, the DEL of the pod would fail for
-// ever.
+// It only logs an error in the pod, because the objects end with the namespace. A program in the pod can make a
+// deletion fail, and otherwise the DEL of the pod would fail for ever.
 func del(ctx context.Context, r *plugin.Request[Config], nameOnNode Home) error {
 	err := nl.InPod(ctx, r.NetNS, func(node, pod *nl.NS) error {
 		if err := errors.Join(moveCardsBack(r, nameOnNode, node, pod), delObjects(r, pod)); err != nil {
@@ -158,9 +155,9 @@ func del(ctx context.Context, r *plugin.Request[Config], nameOnNode Home) error 
 	return err
 }
 
-// delObjects deletes the attachment's objects in a pod. If the result has several NICs, or the link has the group of a
-// further attachment, delObjects also deletes the objects of further NICs. It also does so if there is no result.
-// delObjects deletes the rules of further NICs before the link, because only the link shows that there may be rules.
+// delObjects deletes the attachment's objects in a pod. It also deletes the objects of further NICs if the result has
+// several NICs, if there is no result, or if the link has the group of a further attachment. The rules go before the
+// link, because only the link shows that there may be rules.
 func delObjects(r *plugin.Request[Config], pod *nl.NS) (failed error) {
 	own := nl.PodGroup(r.Digest())
 	l, err := pod.LinkByName(r.IfName)

@@ -13,7 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 )
 
-// planSlaves returns the slaves that an ADD makes, and the names of the slaves that other attachments have in the pod.
+// planSlaves returns the slaves that an ADD makes, and the names of the slaves of other attachments in the pod.
 func planSlaves(
 	r *plugin.Request[Config], asked []nic.Request, masters []master, pod *nl.NS,
 ) (slaves []slave, others []string, err error) {
@@ -54,7 +54,7 @@ func planSlaves(
 // A master is the link of an ENI on the node.
 type master struct {
 	name string
-	mac  string // MAC address of the ENI if the pod gets the link itself, and not a slave; otherwise empty
+	mac  string // the ENI's MAC address if the pod gets the link itself; otherwise empty
 }
 
 // mastersOf returns the masters, one for each NIC: the master of the configuration, or the interfaces of prevResult. In
@@ -103,7 +103,7 @@ func mastersOf(r *plugin.Request[Config], asked []nic.Request) ([]master, error)
 }
 
 // checkAgreement returns an error if this plugin and the ipam plugin disagree about the interfaces for which the pod
-// gets the whole ENI. The two plugins disagree if the runtime does not pass the same annotations to both.
+// gets a whole ENI. This happens if the runtime does not pass the same annotations to both.
 func checkAgreement(asked []nic.Request, masters []master) error {
 	for i, m := range masters {
 		if asksExclusive(asked, i) != (m.mac != "") {

@@ -15,16 +15,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A slave is a NIC that an ADD makes in the pod. If the pod gets the whole ENI, the NIC is the ENI's own link.
+// A slave is a NIC that an ADD makes in the pod: an ipvlan slave, or the ENI's own link if the pod gets the whole ENI.
 type slave struct {
 	link      nl.IPVlan
 	ips       []*types100.IPConfig
 	table     uint32 // routing table of a further NIC; 0: the pod's first NIC, which uses the main table
 	hasOthers bool   // the pod has other NICs: see ownARPOnly
-	mac       string // MAC address of the ENI if the ENI's own link goes into the pod; otherwise empty
+	mac       string // the ENI's MAC address if the ENI's own link goes into the pod; otherwise empty
 }
 
-// wiring lists all objects that an ADD makes: the slaves, their addresses, and their routes.
 func wiring(slaves []slave, prev *types100.Result, node, pod *nl.NS) (w nl.Wiring) {
 	for _, s := range slaves {
 		w = append(w, s.wiring(prev, node, pod)...)
@@ -32,7 +31,7 @@ func wiring(slaves []slave, prev *types100.Result, node, pod *nl.NS) (w nl.Wirin
 	return w
 }
 
-// wiring lists all objects of one NIC. The routes of prevResult are for the first NIC.
+// wiring lists all objects of one NIC.
 func (s slave) wiring(prev *types100.Result, node, pod *nl.NS) nl.Wiring {
 	addrs := prefixes(s.ips)
 	v6 := slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is6() })
@@ -45,14 +44,12 @@ func (s slave) wiring(prev *types100.Result, node, pod *nl.NS) nl.Wiring {
 	conf := "net/ipv6/conf/" + s.link.Name + "/"
 	deaf := s.noRA()
 	if v6 {
-		// The pod reaches its own addresses through lo. A runtime that disables IPv6 in the whole namespace also
-		// disables IPv6 on lo.
+		// The pod reaches its own addresses through lo, on which a runtime may have disabled IPv6, too.
 		add(nl.Sysctl{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"})
 		add(nl.Sysctl{Key: conf + "disable_ipv6", Value: "0"})
-		// Detection of duplicate addresses is off, because the pod would wait a second for it. No address can be a
-		// duplicate: EC2 assigns an address to only one ENI, and ipvlan refuses an address that another slave has. The
-		// kernel makes a slave's link-local address from the MAC address and the dev_id (addrconf_ifid_eui48). Slaves
-		// of one ENI share the MAC address, but each slave has its own dev_id.
+		// Without detection of duplicates, the pod need not wait a second. There are none: EC2 gives an address to one
+		// ENI, and ipvlan to one slave. The link-local addresses of an ENI's slaves differ, because the kernel makes
+		// them from the MAC address and the slave's dev_id (addrconf_ifid_eui48).
 		add(nl.Sysctl{Key: conf + "accept_dad", Value: "0"})
 		add(deaf)
 		add(nl.Up{Dev: s.link.Name})
@@ -78,8 +75,7 @@ func (s slave) wiring(prev *types100.Result, node, pod *nl.NS) nl.Wiring {
 	return w
 }
 
-// guard returns the object that an ENI's link needs before it gets its first slave. guard returns nil if the pod gets
-// the ENI's own link.
+// guard returns the object that an ENI's link needs before its first slave, or nil if the pod gets that link itself.
 func (s slave) guard(node *nl.NS, g nl.Guard) nl.Wiring {
 	if s.mac != "" {
 		return nil
@@ -88,8 +84,8 @@ func (s slave) guard(node *nl.NS, g nl.Guard) nl.Wiring {
 }
 
 // noRA returns the sysctl that makes the NIC ignore router advertisements. The pod must have only the routes of the
-// result. The pod must not accept routes from routers, or from pods that claim to be routers. Router advertisements
-// would even give IPv6 addresses to a NIC that has none.
+// result, and none from routers, or from pods that claim to be routers. Router advertisements would even give IPv6
+// addresses to a NIC that has none.
 func (s slave) noRA() nl.Sysctl {
 	v6 := slices.ContainsFunc(prefixes(s.ips), func(p netip.Prefix) bool { return p.Addr().Is6() })
 	return nl.Sysctl{Key: "net/ipv6/conf/" + s.link.Name + "/accept_ra", Value: "0", Optional: !v6}
@@ -114,8 +110,8 @@ func prefixes(ips []*types100.IPConfig) []netip.Prefix {
 	return all
 }
 
-// resultRoutes returns the routes of a result, each once. All these routes use the link dev. resultRoutes leaves out
-// the routes to the subnets of the addresses (addrs), because the kernel adds these routes together with the addresses.
+// resultRoutes returns the routes of a result, each once. All use the link dev. The routes to the subnets of addrs are
+// left out, because the kernel adds them with the addresses.
 func resultRoutes(prev *types100.Result, addrs []netip.Prefix, dev string) []nl.Route {
 	var all []nl.Route
 	for _, r := range prev.Routes {
@@ -148,8 +144,8 @@ func isOutside(gw netip.Addr, addrs []netip.Prefix) bool {
 		!slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Contains(gw) })
 }
 
-// result returns prevResult with the links of the NICs as its interfaces. The result of a further attachment has no
-// routes, because the pod's main table has no routes of this attachment.
+// result returns prevResult with the links of the NICs as its interfaces. For a further attachment, it has no routes,
+// because the pod's main table has none of it.
 func result(r *plugin.Request[Config], slaves []slave, links []nl.Link) *types100.Result {
 	res := &types100.Result{DNS: r.Prev.DNS}
 	if slaves[0].table == 0 {
