@@ -10,23 +10,21 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// Addr converts an address in a CNI result to a netip.Addr. The second result of Addr reports whether the address is
-// valid.
+// Addr converts an address in a CNI result to a netip.Addr. The second result reports whether the address is valid.
 func Addr(ip net.IP) (netip.Addr, bool) {
 	a, ok := netip.AddrFromSlice(ip)
 	return a.Unmap(), ok
 }
 
-// Prefix converts a CIDR in a CNI result to a netip.Prefix. The CIDR is an address with its mask, or the destination of
-// a route. The second result of Prefix reports whether the CIDR's address is valid.
+// Prefix converts a CIDR in a CNI result to a netip.Prefix. The CIDR may also be an address with its mask. The second
+// result reports whether its address is valid.
 func Prefix(n net.IPNet) (netip.Prefix, bool) {
 	a, ok := Addr(n.IP)
 	bits, _ := n.Mask.Size()
 	return netip.PrefixFrom(a, bits), ok
 }
 
-// Gateway returns the first gateway in the CNI result r that has the same family as the address in the parameter
-// sibling. If r has no such gateway, Gateway returns the zero address.
+// Gateway returns the first gateway in the CNI result r that is of the family of sibling, or the zero address.
 func Gateway(r *types100.Result, sibling netip.Addr) netip.Addr {
 	for _, c := range r.IPs {
 		if a, ok := Addr(c.Gateway); ok && a.Is6() == sibling.Is6() {

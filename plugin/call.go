@@ -18,9 +18,9 @@ import (
 )
 
 // A call is one command of a runtime. The plugin reads the command from its environment and from standard input (CNI
-// specification, section 2, "Parameters"). The package skel of the CNI project also reads calls, and a test compares
-// this code with skel. The plugins do not use skel, because skel decodes the configuration again for each value, and
-// compiles regular expressions. This work would take a tenth of all instructions that a plugin executes.
+// specification, section 2, "Parameters"). We do not use the package skel of the CNI project, because it decodes the
+// configuration again for each value, and compiles regular expressions: a tenth of all instructions of a plugin. A test
+// compares this code with skel.
 type call struct {
 	verb        string // CNI_COMMAND
 	containerID string
@@ -42,7 +42,7 @@ type network struct {
 	PrevResult json.RawMessage `json:"prevResult"`
 }
 
-// Lists of commands. Each list has the commands that need a certain variable of the environment, see readCall.
+// The commands that need a certain variable of the environment, see readCall.
 var (
 	verbsWithNS         = []string{"ADD", "CHECK"}
 	verbsWithAttachment = []string{"ADD", "CHECK", "DEL"}
@@ -109,7 +109,6 @@ func (c *call) readNetwork() *types.Error {
 	return nil
 }
 
-// compact removes the white space from the configuration in c.stdin.
 func (c *call) compact() error {
 	var dense bytes.Buffer
 	err := json.Compact(&dense, c.stdin)
@@ -117,8 +116,7 @@ func (c *call) compact() error {
 	return err
 }
 
-// dispatch calls the function of the command. For VERSION, dispatch itself prints the versions that the plugin
-// supports.
+// dispatch calls the function of the command. For VERSION, it prints the versions that the plugin supports.
 func dispatch(c *call, stdout io.Writer, add, del, check, gc, status func(*call) *types.Error) *types.Error {
 	switch c.verb {
 	case "ADD":
@@ -169,16 +167,14 @@ func (c *call) checkVersion() *types.Error {
 	return nil
 }
 
-// refuseNodesNS returns an error if CNI_NETNS is the node's namespace, in which the plugin runs. Some plugins make this
-// check themselves, see the field Refuses of [Commands]. CNI_NETNS_OVERRIDE turns off the check of refuseNodesNS. It
-// does not turn off the later check in the code that opens the namespace (OpenOther in package nl). refuseNodesNS never
-// refuses a DEL, because the path of the namespace may be out of date. The path may contain the ID of a process of the
-// pod. After that process has ended, a process of the node may get the same ID. The path then leads to the node's
-// namespace. OpenOther reports this namespace as missing, so the DEL works as if the pod had no namespace.
+// refuseNodesNS returns an error if CNI_NETNS is the node's namespace, in which the plugin runs. Some plugins check
+// this themselves, see the field Refuses of [Commands]. CNI_NETNS_OVERRIDE turns off this check, but not the later one
+// in OpenOther of package nl. refuseNodesNS never refuses a DEL: a path with the PID of a pod's process leads to the
+// node's namespace if a process of the node has this PID by now. OpenOther reports this namespace as missing, so the
+// DEL works as if the pod had no namespace.
 //
-// The package ns of the CNI project makes the same check, but locks a thread for the check. Because of a locked thread,
-// Go's runtime starts two more threads. refuseNodesNS needs no lock, because no thread of this process has left the
-// node's namespace yet.
+// The package ns of the CNI project locks a thread for this check, and then Go's runtime starts two more threads. No
+// lock is needed, because no thread of this process has left the node's namespace yet.
 func (c *call) refuseNodesNS() error {
 	if c.netns == "" || c.override || c.verb == "DEL" {
 		return nil
@@ -197,8 +193,7 @@ func (c *call) refuseNodesNS() error {
 	return nil
 }
 
-// NodesNS returns the error for a CNI_NETNS that is the namespace of the node. The parameter path is the value of
-// CNI_NETNS.
+// NodesNS returns the error for a CNI_NETNS whose path leads to the node's namespace.
 func NodesNS(path string) error {
 	return Errorf(types.ErrInvalidNetNS, "", "CNI_NETNS %s is the network namespace of the node, not of a pod", path)
 }
@@ -211,7 +206,7 @@ func checkContainerID(id string) *types.Error {
 }
 
 // validName reports whether a name of a network, or a container ID, is valid. A valid name begins with a letter or a
-// digit. Letters, digits, underscores, dots and hyphens may follow.
+// digit, and letters, digits, underscores, dots and hyphens may follow.
 func validName(s string) bool {
 	for i, r := range s {
 		alphanumeric := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
@@ -222,9 +217,9 @@ func validName(s string) bool {
 	return s != ""
 }
 
-// checkIfName refuses a name that the kernel does not accept. For an ADD, checkIfName also refuses the names that a pod
-// must not choose, see ifname.Refused. If Multus calls the plugin, the pod chooses the name. A DEL and a CHECK accept
-// the names of ifname.Refused, because ADDs of an earlier release accepted these names.
+// checkIfName refuses a name that the kernel does not accept. For an ADD, it also refuses names that a pod must not
+// choose (ifname.Refused), because with Multus, the pod chooses the name. A DEL and a CHECK accept these names, because
+// ADDs of an earlier release did.
 func (c *call) checkIfName(name string) *types.Error {
 	fault, details := ifname.Fault(name), ""
 	if fault == "" && c.verb == "ADD" {

@@ -50,9 +50,8 @@ func (p Pod) checkNames() error {
 // returns all mistakes together.
 type validator interface{ Validate() error }
 
-// newRequest makes a request from a call. A DEL must work with a configuration that an ADD refuses. If a DEL also
-// refused this configuration, one mistake in an edited configuration would make every DEL on the node fail, so no pod
-// could end.
+// newRequest makes a request from a call. A DEL must work even with a configuration that an ADD refuses. Otherwise,
+// after one mistake in an edited configuration, no pod on the node could end.
 func newRequest[C any](c *call) (*Request[C], error) {
 	r := &Request[C]{
 		Network:    c.network.Name,
@@ -81,7 +80,6 @@ func newRequest[C any](c *call) (*Request[C], error) {
 	return r, nil
 }
 
-// decodeConfig decodes the plugin's part of the configuration.
 func decodeConfig[C any](stdin []byte, config *C) error {
 	err := unmarshal(stdin, config)
 	if err != nil {
@@ -95,9 +93,8 @@ func decodeConfig[C any](stdin []byte, config *C) error {
 	return nil
 }
 
-// validAttachments returns the attachments that a GC keeps. If the key cni.dev/valid-attachments is missing,
-// validAttachments returns an error. A missing key does not mean an empty list: if no attachment is valid, the runtime
-// sends the key with an empty list.
+// validAttachments returns the attachments that a GC keeps, or an error if the key cni.dev/valid-attachments is
+// missing. If no attachment is valid, the runtime sends the key with an empty list.
 func (n *network) validAttachments() (as []Attachment, err error) {
 	if n.Valid == nil {
 		return nil, Errorf(CodeInvalid,
@@ -110,8 +107,7 @@ func (n *network) validAttachments() (as []Attachment, err error) {
 	return as, nil
 }
 
-// prevResult converts the previous result, of any version, to the newest version. It returns nil if there is no
-// previous result.
+// prevResult converts the previous result, of any version, to the newest version, or returns nil if there is none.
 func (n *network) prevResult() (*types100.Result, error) {
 	if len(n.PrevResult) == 0 || string(n.PrevResult) == "null" {
 		return nil, nil
@@ -149,8 +145,8 @@ func (n *network) parsePrevResult() (types.Result, error) {
 	return r, nil
 }
 
-// parseUnversioned decodes a previous result that does not name its version. Before version 1.0.0 of the specification,
-// a result need not name its version.
+// parseUnversioned decodes a previous result that does not name its version, as it need not before version 1.0.0 of the
+// specification.
 func (n *network) parseUnversioned() (types.Result, error) {
 	conf := types.PluginConf{CNIVersion: n.CNIVersion}
 	if err := json.Unmarshal(n.PrevResult, &conf.RawPrevResult); err != nil {
@@ -167,8 +163,8 @@ const (
 	argUID       = "K8S_POD_UID"
 )
 
-// parseArgs reads CNI_ARGS. parseArgs does not use types.LoadArgs, which refuses unknown keys, a semicolon at the end,
-// and values with an equals sign. Runtimes send all of these.
+// parseArgs reads CNI_ARGS. Runtimes send unknown keys, a semicolon at the end, and values with an equals sign, and
+// types.LoadArgs would refuse all of these.
 func parseArgs(args string) Pod {
 	var p Pod
 	for pair := range strings.SplitSeq(args, ";") {

@@ -27,10 +27,9 @@ import (
 var delegates sync.WaitGroup
 
 // Delegate executes another plugin for the request, as a runtime does (CNI specification, section 4, "Plugin
-// Delegation"). Delegate returns the result or the error of that plugin. CNI_PATH names the directories in which
-// Delegate looks for the plugin's program. The program ends when ctx or this process ends. The parameters args are
-// command-line arguments for the program. Only our own programs accept such arguments, because a runtime starts a
-// plugin without arguments.
+// Delegation"). It returns the result or the error of that plugin, and looks for the plugin's program in the
+// directories of CNI_PATH. The program ends when ctx or this process ends. args are command-line arguments, which only
+// our own programs accept.
 //
 // A program that closes its standard output has answered, but may still run: see the field After of [Commands]. After
 // the answer, the end of ctx does not end the program, and Main waits for the program.
@@ -51,8 +50,8 @@ func (r *Request[C]) Delegate(ctx context.Context, name string, args ...string) 
 	got := make(chan answer, 1)
 	delegates.Go(func() {
 		defer cancel()
-		// The kernel sends SIGKILL when the thread that started the program ends (prctl(2), PR_SET_PDEATHSIG). So this
-		// thread must not end before the program.
+		// The program gets SIGKILL when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG). So keep this
+		// thread.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		stdout, err := startAndRead(cmd)
@@ -73,7 +72,7 @@ func (r *Request[C]) Delegate(ctx context.Context, name string, args ...string) 
 	return n.prevResult()
 }
 
-// startAndRead starts a program, and returns the text that the program prints until it closes its standard output.
+// startAndRead starts a program, and returns what the program prints until it closes its standard output.
 func startAndRead(cmd *exec.Cmd) ([]byte, error) {
 	stdout, err := cmd.StdoutPipe()
 	if err == nil {
@@ -92,8 +91,7 @@ func isError(stdout []byte) bool {
 	return json.Unmarshal(stdout, &e) != nil || e.Code != 0
 }
 
-// CanDelegate returns an error with CodeNotAvailable if the program of another plugin is missing. A STATUS calls
-// CanDelegate.
+// CanDelegate returns an error with CodeNotAvailable if the program of another plugin is missing.
 func (r *Request[C]) CanDelegate(name string) error {
 	_, err := findProgram(name, os.Getenv("CNI_PATH"))
 	if err != nil {
@@ -102,7 +100,6 @@ func (r *Request[C]) CanDelegate(name string) error {
 	return nil
 }
 
-// installHint is the hint about a missing program.
 const installHint = "install it in the directory of this plugin, from the same release"
 
 // findProgram searches the directories in path for a program, and returns the first file that it finds.
@@ -116,8 +113,7 @@ func findProgram(name, path string) (string, error) {
 	return "", Errorf(CodeInvalid, installHint, "%s is in none of the directories of CNI_PATH, %s", name, path)
 }
 
-// delegateError returns the error that a plugin has printed. If the plugin has printed no error, delegateError returns
-// an error about how the plugin ended.
+// delegateError returns the error that a plugin has printed, or else an error about how the plugin ended.
 func delegateError(name string, stdout []byte, ended error) error {
 	var e types.Error
 	if json.Unmarshal(stdout, &e) != nil || e.Code == 0 {

@@ -5,10 +5,9 @@ package plugin
 
 import "hash/fnv"
 
-// Digest returns 16 bytes that identify an attachment to a network. Names and numbers that are made from the digest
-// contain fewer bytes, because not all 16 bytes fit. FNV is not a cryptographic hash, so an attacker can find two
-// attachments with the same digest. The ADDs of these two attachments have the same effect as two ADDs of one
-// attachment. An attacker who can call ADDs can also call two ADDs of one attachment, so the attacker gains nothing.
+// Digest returns 16 bytes that identify an attachment to a network. Not all names and numbers that are made from the
+// digest have room for 16 bytes. An attacker can find two attachments with the same FNV digest. Their ADDs then have
+// the effect of two ADDs of one attachment, which the attacker could also call.
 func Digest(network string, a Attachment) []byte {
 	h := fnv.New128a()
 	h.Write([]byte(network + "\x00" + a.ContainerID + "\x00" + a.IfName))

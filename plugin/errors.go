@@ -28,13 +28,13 @@ const (
 	// specification, codes from 100 on are for plugins.
 	CodeRefused = 100
 
-	// CodeHeld means that another node has the address that the pod has chosen. The other node may release the address
-	// soon. An ADD gets this code from the program that asks EC2. No runtime sees this code.
+	// CodeHeld means that another node has the address that the pod has chosen, and may release it soon. Only the
+	// program that asks EC2 uses this code, and no runtime sees it.
 	CodeHeld = 101
 )
 
-// An Error is an error that has CNI's code for the runtime, and a hint for the operator. An Error may be anywhere in a
-// chain of wrapped errors. If a chain has several Errors, the runtime gets the code and the hint of the outermost one.
+// An Error is an error that has CNI's code for the runtime, and a hint for the operator. It may be anywhere in a chain
+// of wrapped errors. The runtime gets the code and the hint of the outermost Error.
 type Error struct {
 	Code uint
 	Hint string // what the operator can do; the "details" of CNI's error
@@ -49,8 +49,8 @@ func Errorf(code uint, hint, format string, args ...any) error {
 	return &Error{code, hint, fmt.Errorf(format, args...)}
 }
 
-// encode turns err into CNI's error. If err wraps no *Error, the code is 999, "internal error". If err says that a
-// context has ended, the code is 11, "try again later".
+// encode turns err into CNI's error: with the code of the outermost *Error, or else 11 ("try again later") if a context
+// has ended, or else 999 ("internal error").
 func encode(verb string, err error) *types.Error {
 	if err == nil {
 		return nil
@@ -71,8 +71,8 @@ func encode(verb string, err error) *types.Error {
 	return types.NewError(code, excerpt.Message(msg), excerpt.Message(hint))
 }
 
-// withTrace adds the trace of the call to the details of the call's error. A plugin that this plugin has called may
-// have added the trace already. In this case, withTrace adds nothing.
+// withTrace adds the trace of the call to the details of the call's error. It adds nothing if a plugin that this one
+// has called has added the trace already.
 func withTrace(err *types.Error, id string) *types.Error {
 	if id == "" || strings.Contains(err.Details, id) {
 		return err
@@ -94,7 +94,6 @@ func printError(w io.Writer, cniVersion string, err *types.Error) {
 	fmt.Fprintf(w, "%s\n", b)
 }
 
-// printResult prints a result as one object with a newline.
 func printResult(w io.Writer, r types.Result) *types.Error {
 	b, err := formatResult(r)
 	if err != nil {

@@ -15,16 +15,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// This file describes the JSON of answers. The types of answers are in the CNI library. Tests compare each description
-// with the struct tags of its type. The keys are in alphabetical order, as runtimes and the CNI library write them.
+// This file describes the JSON of answers, whose types are in the CNI library. Tests compare each description with the
+// struct tags. The keys are in alphabetical order, as runtimes and the CNI library write them.
 
-// A describer is a type that describes its JSON to a codec. The description must agree with the struct tags of the
-// type.
+// A describer is a type that describes its JSON to a codec.
 type describer interface{ Describe(*codec.Codec) }
 
-// unmarshal decodes compact JSON as encoding/json does. If v has a description, unmarshal first passes the text and the
-// description to codec.ReadExactly. If this call fails, for example because the text is unusual, unmarshal calls
-// encoding/json.
+// unmarshal decodes compact JSON as encoding/json does. If v has a description, unmarshal tries codec.ReadExactly
+// first, which fails for unusual text.
 func unmarshal[T any](text []byte, v *T) error {
 	if d, ok := any(v).(describer); ok && codec.ReadExactly(text, d.Describe) == nil {
 		return nil
@@ -33,19 +31,18 @@ func unmarshal[T any](text []byte, v *T) error {
 	return json.Unmarshal(text, v)
 }
 
-// currentVersions are the CNI versions whose results have the types of the package types100.
+// currentVersions are the CNI versions whose results are those of the package types100.
 var currentVersions = []string{"1.0.0", "1.1.0"}
 
-// parseResult reads a result of a current version, and reports whether it could read the text.
+// parseResult reads a result of a current version, and reports whether it could.
 func parseResult(text []byte) (*types100.Result, bool) {
 	r := &types100.Result{}
 	err := codec.ReadExactly(text, func(c *codec.Codec) { describeResult(r, c) })
 	return r, err == nil && slices.Contains(currentVersions, r.CNIVersion)
 }
 
-// formatResult writes the same JSON as the result's method PrintTo. But if the version of the result is in
-// currentVersions, formatResult writes no white space. Inserting white space would take as long as all other work of
-// formatResult.
+// formatResult writes the same JSON as the result's method PrintTo. For a current version, it writes no white space,
+// which would take as long as all its other work.
 func formatResult(r types.Result) ([]byte, error) {
 	if r, ok := r.(*types100.Result); ok {
 		dense, err := codec.Write(make([]byte, 0, 1<<10), func(c *codec.Codec) { describeResult(r, c) })
@@ -127,8 +124,7 @@ func describePrefix(n *net.IPNet, c *codec.Codec) {
 	*n = *p
 }
 
-// describeOptionalAddr describes a member whose value is an address. If there is no address, the object has no such
-// member.
+// describeOptionalAddr describes a member whose value is an address, and which is missing if there is no address.
 func describeOptionalAddr(c *codec.Codec, name string, ip *net.IP) {
 	if len(*ip) > 0 || !c.Writes() {
 		codec.Field(c, name, ip, describeAddr)

@@ -27,8 +27,8 @@ func Decode(text []byte, config any) error {
 }
 
 // decodeMistakes returns the mistakes in a configuration that could not be decoded. encoding/json reports only the
-// first mistake, with the names of Go types. But encoding/json has decoded each key whose value has the right type, so
-// Validate can check the values of these keys.
+// first mistake, with the names of Go types. But it has decoded the keys whose values have the right types, so Validate
+// can check these.
 func decodeMistakes(text []byte, config any, first error) error {
 	m := mistyped{}
 	m.object(text, config)
@@ -41,16 +41,15 @@ func decodeMistakes(text []byte, config any, first error) error {
 	return errors.Join(m.found...)
 }
 
-// Mistyped finds all values of an object that have the wrong type for their keys. It returns an error for each such
-// value, with the place of the value.
+// Mistyped returns an error for each value of an object that has the wrong type for its key, with the place of the
+// value.
 func Mistyped(text []byte, config any) []error {
 	var m mistyped
 	m.object(text, config)
 	return m.found
 }
 
-// sections returns the structs that have the keys of a configuration: the configuration itself, or the structs of which
-// it consists.
+// sections returns the structs that have the keys of a configuration: the configuration itself, or its parts.
 func sections(config any) []any {
 	if c, ok := config.(interface{ Sections() []any }); ok {
 		return c.Sections()
@@ -73,9 +72,8 @@ func (m *mistyped) object(text []byte, config any) {
 	}
 }
 
-// compareType compares a value's type with the Go type t. It does the same for the values inside this value. Messages
-// contain the string in the parameter place: it names the keys that lead to the value. If two sections have the same
-// key, compareType adds only one message about the key's value.
+// compareType compares the type of a value, and of the values inside it, with the Go type t. place has the keys that
+// lead to the value, for messages. If two sections have the same key, there is only one message.
 func (m *mistyped) compareType(place string, value json.RawMessage, t reflect.Type) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -107,7 +105,6 @@ func (m *mistyped) compareType(place string, value json.RawMessage, t reflect.Ty
 	m.add(place, value, t)
 }
 
-// compareFields compares the types of an object's values with the fields of a struct.
 func (m *mistyped) compareFields(place string, object map[string]json.RawMessage, t reflect.Type) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -133,8 +130,8 @@ func (m *mistyped) add(place string, value json.RawMessage, t reflect.Type) {
 	slices.SortFunc(m.found, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 }
 
-// addValidated adds the mistakes that Validate has found, except the mistakes about the keys in m.keys. Validate has
-// not seen the values of the keys in m.keys.
+// addValidated adds the mistakes that Validate has found, except those about the keys in m.keys, whose values it has
+// not seen.
 func (m *mistyped) addValidated(err error) {
 	if err == nil {
 		return
@@ -146,8 +143,8 @@ func (m *mistyped) addValidated(err error) {
 	}
 }
 
-// shownValue returns the JSON text of a value for a message, without white space. A character that is not printable
-// becomes a question mark. A long value is cut, so that it fits on a line.
+// shownValue returns the JSON text of a value for a message, on one line: without white space, cut if it is long, and
+// with a question mark for each character that is not printable.
 func shownValue(value json.RawMessage) string {
 	const most = 40
 	var dense bytes.Buffer

@@ -9,7 +9,7 @@ import "strings"
 type Namespaces []string
 
 // Narrowest returns the length of the longest entry that matches a namespace. A full name counts as longer than any
-// beginning of a name. If no entry matches, Narrowest returns -1.
+// beginning. Without a match, Narrowest returns -1.
 func (all Namespaces) Narrowest(namespace string) int {
 	width := -1
 	for _, g := range all {

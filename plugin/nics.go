@@ -10,16 +10,16 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// A NIC is one of the pod's interfaces to an ENI. Its fields are from a CNI result.
+// A NIC is one of the pod's interfaces to an ENI, as a CNI result shows it.
 type NIC struct {
 	Name, MAC string
 	IPs       []*types100.IPConfig
 }
 
 // NICs returns the NICs that the ADD for the interface ifName has made. The NIC ifName comes first. The interfaces
-// after ifName in the result are the further NICs. An interface that is not in the container ends the list, and so does
-// an interface without an address. In a result of the ipam plugin, no interface is in the container. For such a result,
-// NICs returns one NIC, with the addresses of the first interface and without a MAC address.
+// after it are further NICs, up to the first one that is not in the container or has no address. In a result of the
+// ipam plugin, no interface is in the container. NICs then returns one NIC, with the addresses of the first interface
+// and without a MAC address.
 func NICs(r *types100.Result, ifName string) []NIC {
 	first := slices.IndexFunc(r.Interfaces, func(i *types100.Interface) bool {
 		return i.Name == ifName && i.Sandbox != ""
@@ -43,8 +43,8 @@ func Several(r *types100.Result) bool {
 	return slices.ContainsFunc(r.IPs, func(c *types100.IPConfig) bool { return At(c) != At(r.IPs[0]) })
 }
 
-// At returns the index of the interface to which an address of a result belongs. An address without an index belongs to
-// the first interface.
+// At returns the index of the interface of an address in a result. Without an index, the address belongs to the first
+// interface.
 func At(c *types100.IPConfig) int {
 	if c.Interface == nil {
 		return 0
@@ -56,8 +56,7 @@ func At(c *types100.IPConfig) int {
 // of the ENI.
 func AtFirst(r *types100.Result) []*types100.IPConfig { return ipsOf(r, 0, false) }
 
-// ipsOf returns the addresses of the interface at an index. If first is true, it also returns the addresses without an
-// index.
+// ipsOf returns the addresses of the interface at an index, and if first is true, also those without an index.
 func ipsOf(r *types100.Result, at int, first bool) (ips []*types100.IPConfig) {
 	for _, c := range r.IPs {
 		if c.Interface == nil && first || c.Interface != nil && *c.Interface == at {
@@ -77,9 +76,9 @@ func (n NIC) Addrs() (all []netip.Addr) {
 	return all
 }
 
-// Routed returns the link of a routed pod's ENI. In the result for a routed pod, the ENI's link is the first interface,
-// and the pod's own interface follows, in the container. In other results, either the first interface is in the
-// container, or no interface is in the container.
+// Routed returns the link of a routed pod's ENI. In the result for a routed pod, this link is the first interface, and
+// the pod's own interface follows, in the container. In other results, the first interface is in the container, or none
+// is.
 func Routed(r *types100.Result, ifName string) (eni string, is bool) {
 	if r == nil || len(r.Interfaces) < 2 || r.Interfaces[0].Sandbox != "" {
 		return "", false

@@ -5,13 +5,12 @@
 //
 // A runtime executes a plugin once per command. The command is in the environment, and the network configuration is on
 // standard input (CNI specification 1.1.0, sections 2 and 3). [Main] decodes both once, calls the function for the
-// command, and encodes the result or the error. So a plugin is a [Commands] value: functions that take a [Request] and
-// return a result or an error. Only Main reads the command and standard input, prints the answer, and exits. Other code
-// reads only a few variables of the environment, such as CNI_PATH.
+// command, and encodes the result or the error. So a plugin is a [Commands] value: functions that take a [Request].
+// Only Main reads the command and standard input, prints the answer, and exits.
 //
-// Standard output gets exactly one JSON object. The object is a result in the version that the configuration asks for,
-// or an error. An error has CNI's code, the cause, and a hint for the operator. After a panic, the error has the code
-// 999 and the stack. If a command does not end before its deadline, the error has the code 11, "try again later".
+// Standard output gets exactly one JSON object: a result in the version that the configuration asks for, or an error.
+// An error has CNI's code, the cause, and a hint for the operator. After a panic, the error has the code 999 and the
+// stack. If a command does not end before its deadline, the error has the code 11, "try again later".
 package plugin
 
 //go:generate go run ../internal/codec/gen
@@ -49,17 +48,16 @@ type Request[C any] struct {
 	Began      time.Time        // when the command began; zero if the caller does not know
 	Waited     bool             // set by an ADD that has waited for EC2
 
-	// Added lists attachments that may be missing in Valid although they exist. For each of these attachments, an ADD
-	// has begun after this GC, or an earlier ADD has perhaps not ended yet. Added is nil if the plugin cannot know
-	// these attachments.
+	// Added lists attachments that may be missing in Valid although they exist: their ADD has begun after this GC, or
+	// has perhaps not ended yet. Added is nil if the plugin cannot know these attachments.
 	Added func() ([]Attachment, error)
 
 	cniVersion string // of the configuration
 	stdin      []byte
 }
 
-// Commands has a function for each command of a plugin. Add must not be nil. Any other command without a function
-// succeeds and does nothing.
+// Commands has a function for each command of a plugin. Add must not be nil. A command without a function succeeds and
+// does nothing.
 type Commands[C any] struct {
 	Add    func(context.Context, *Request[C]) (*types100.Result, error)
 	Del    func(context.Context, *Request[C]) error
@@ -67,22 +65,21 @@ type Commands[C any] struct {
 	GC     func(context.Context, *Request[C]) error
 	Status func(context.Context, *Request[C]) error
 
-	// Ended is called before the answer is printed, if Ended is not nil. The parameter waited is true if the command
-	// has succeeded and has waited for EC2.
+	// Ended, if not nil, is called before the answer is printed. The parameter waited is true if the command has
+	// succeeded and has waited for EC2.
 	Ended func(verb string, took time.Duration, waited bool, err *types.Error)
 
-	// After is called after the answer is printed, if After is not nil. The runtime does not wait until After returns.
+	// After, if not nil, is called after the answer is printed. The runtime does not wait for its end.
 	After func()
 
-	// Refuses means that Add and Check themselves refuse the namespace of the node, with the error NodesNS. Add and
-	// Check open the node's namespace anyway, so they can compare the namespaces without a lookup in /proc.
+	// Refuses means that Add and Check themselves refuse the namespace of the node, with the error NodesNS. They open
+	// it anyway, so they need no lookup in /proc for this.
 	Refuses bool
 }
 
-// Each deadline is shorter than the time after which a runtime ends the plugin. A runtime ends an overdue plugin with
-// SIGKILL, and then neither the runtime nor an operator learns the reason. containerd gives ADD 4 minutes (twice the
-// kubelet's runtimeRequestTimeout) and DEL 1 minute. CRI-O gives DEL 1 minute and GC 30 seconds. containerd has no
-// limit for STATUS, but holds a lock during the call.
+// Each deadline comes before a runtime ends the plugin by SIGKILL: then neither the runtime nor an operator learns the
+// reason. containerd gives ADD 4 minutes (twice the kubelet's runtimeRequestTimeout) and DEL 1 minute. CRI-O gives DEL
+// 1 minute and GC 30 seconds. containerd has no limit for STATUS, but holds a lock during the call.
 const (
 	addDeadline    = 100 * time.Second
 	delDeadline    = 45 * time.Second
@@ -90,22 +87,21 @@ const (
 	gcDeadline     = 25 * time.Second
 	statusDeadline = 2 * time.Second
 
-	// grace is the time after a command's deadline in which the command can still return its own error. That error
-	// names the event for which the command has waited, and says more than the error about the deadline.
+	// grace is the time after its deadline in which a command can still return its own error. That error says for what
+	// the command has waited.
 	grace = time.Second
 )
 
-// Unhurried sets the deadline of every command to one hour. Tests use Unhurried: they stop a process at each of its
-// system calls, on a machine that may be busy. Without Unhurried, a STATUS would reach its deadline in such a test. It
-// would then report success, because an expired deadline is no lasting fault (see status.go).
+// Unhurried sets the deadline of every command to one hour. Tests that stop a process at each of its system calls use
+// it. Otherwise a STATUS could reach its deadline, and would then report success (see status.go).
 var Unhurried bool
 
 // supportedVersions are the specification versions in which prevResult and chaining exist.
 var supportedVersions = version.VersionsStartingFrom("0.3.0")
 
-// Main answers the command in the environment and exits: with 0, or with 1 after it has printed an error. It never
-// returns. Main handles no signal. It does not need to, because even a kill at any point does no harm. A thread that
-// waits for signals would cost each command a twentieth of its instructions.
+// Main answers the command in the environment and exits: with 0, or with 1 after it has printed an error. It handles no
+// signal, because even a kill at any point does no harm. A thread that waits for signals would cost each command a
+// twentieth of its instructions.
 func Main[C any](name string, c Commands[C]) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("plugin", name, "container", os.Getenv("CNI_CONTAINERID"))
 	call := trace.ID()
@@ -157,7 +153,7 @@ func (e *execution[C]) run(getenv func(string) string, stdin io.Reader, stdout i
 	return printResult(stdout, e.result)
 }
 
-// add executes an ADD. It converts the ADD's result to the version that the configuration asks for.
+// add executes an ADD, and converts its result to the version of the configuration.
 func (e *execution[C]) add(ctx context.Context, r *Request[C]) error {
 	result, err := e.commands.Add(ctx, r)
 	if err != nil {
@@ -167,8 +163,7 @@ func (e *execution[C]) add(ctx context.Context, r *Request[C]) error {
 	return err
 }
 
-// commandFunc returns the function that dispatch calls for one command. The parameter f does the command's work:
-// answerCall calls f.
+// commandFunc returns the function that dispatch calls for one command. answerCall calls f for it.
 func (e *execution[C]) commandFunc(
 	limit time.Duration, f func(context.Context, *Request[C]) error,
 ) func(*call) *types.Error {
@@ -182,7 +177,7 @@ func (e *execution[C]) commandFunc(
 	}
 }
 
-// answerCall decodes the request, and calls f with the request and a deadline. It turns a panic of f into an error.
+// answerCall decodes the request, and calls f with the request and a deadline. It turns a panic into an error.
 func (e *execution[C]) answerCall(
 	c *call, limit time.Duration, f func(context.Context, *Request[C]) error,
 ) (waited bool, fault *types.Error) {
@@ -223,15 +218,14 @@ func (e *execution[C]) answerCall(
 	return waited, encode(c.verb, err)
 }
 
-// graceEnd returns a channel. A timer closes the channel: the timer starts when ctx ends, and runs for the time in the
-// constant grace.
+// graceEnd returns a channel that is closed after ctx has ended and the time grace has passed.
 func graceEnd(ctx context.Context) <-chan struct{} {
 	late := make(chan struct{})
 	context.AfterFunc(ctx, func() { time.AfterFunc(grace, func() { close(late) }) })
 	return late
 }
 
-// recoverPanic calls f, and turns a panic of f into an error. A panic is a broken invariant of this program.
+// recoverPanic calls f, and turns a panic of f into an error.
 func recoverPanic(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -11,19 +11,18 @@ import (
 	"syscall"
 )
 
-// If STATUS fails, this means that no ADD on the node can succeed. When STATUS fails, the runtime reports the node as
-// not ready. Kubernetes then starts no pods on the node, and evicts the node's pods. So STATUS fails only for a lasting
-// fault, such as a module that the kernel lacks or a directory that cannot be written. If a node is only slow, or only
-// lacks memory for a moment, STATUS must not fail.
+// If STATUS fails, no ADD on the node can succeed. The runtime then reports the node as not ready, and Kubernetes
+// starts no pods on it, and evicts its pods. So STATUS fails only for a lasting fault, such as a module that the kernel
+// lacks. It must not fail if the node is only slow, or lacks memory for a moment.
 
-// shortages are the errors that come and go with the load of a node. The kernel or a context returns these errors.
+// shortages are errors of the kernel and of contexts that come and go with the load of a node.
 var shortages = []error{
 	context.DeadlineExceeded, context.Canceled,
 	syscall.EAGAIN, syscall.EBUSY, syscall.EINTR, syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
 	syscall.ETIMEDOUT,
 }
 
-// notReadyError returns the error with which STATUS answers. It returns nil if the cause of err is only temporary.
+// notReadyError returns the error with which STATUS answers, or nil if the cause of err is only temporary.
 func notReadyError(err error) error {
 	e, ok := errors.AsType[*Error](err)
 	again := ok && e.Code == CodeTryAgain

@@ -4,10 +4,9 @@
 // Package nic reads the requests of a pod about its network interfaces. A pod can ask for an address, a subnet,
 // security groups, or an ENI. Package ipam/lease decides which requests are permitted.
 //
-// There are two kinds of requests. A pod uses an annotation, [Annotation], to ask for all interfaces that one ADD
-// makes. The caller of the plugin, such as Multus, can make one request for each ADD, about the interface of this ADD.
-// The caller writes this request into the configuration, as CNI's conventions say: with the capabilities ips and
-// deviceID, or with args.cni.
+// There are two kinds of requests. A pod asks by an annotation, [Annotation], for all interfaces of one ADD. The caller
+// of the plugin, such as Multus, asks for the one interface of an ADD. It writes this request into the configuration,
+// as CNI's conventions say: with the capabilities ips and deviceID, or with args.cni.
 package nic
 
 //go:generate go run ../../internal/codec/gen
@@ -31,8 +30,8 @@ import (
 // io.kubernetes.cri.pod-annotations.
 const Annotation = "cni-ipvlan-vpc-k8s/nics"
 
-// Primary is the name of a pod's first interface. All runtimes of Kubernetes use this name for the first interface, so
-// the annotation applies to the ADD for this interface.
+// Primary is the name of a pod's first interface. All runtimes of Kubernetes use this name, so the annotation applies
+// to the ADD for this interface.
 const Primary = "eth0"
 
 // The limits of the text of requests. A user of Kubernetes writes this text, so its length is checked before it is
@@ -42,8 +41,7 @@ const (
 	mostInterfaces = 64
 )
 
-// A Request says which properties a pod wants for one of its interfaces. The zero Request wants none: the pod's pool
-// serves the interface.
+// A Request says which properties a pod wants for one of its interfaces. The zero Request wants none.
 type Request struct {
 	Name           string       // of the interface; empty: the plugin chooses
 	Subnet         string       // ID of the subnet of its ENI
@@ -85,19 +83,18 @@ type Args struct {
 	CNI json.RawMessage `json:"cni"`
 }
 
-// Annotated reports whether the pod has an annotation that applies to this ADD. Annotated does not read the
-// annotation's text.
+// Annotated reports whether the pod has an annotation that applies to this ADD.
 func (a *Asked) Annotated(ifName string) bool {
 	_, annotated := a.RuntimeConfig.Annotations[Annotation]
 	return annotated && ifName == Primary
 }
 
-// Asks reports whether an ADD may have requests for its interfaces. Asks does not parse the requests, because a mistake
-// in the pod's annotation must not make a DEL fail.
+// Asks reports whether an ADD may have requests for its interfaces. It does not parse them, because a mistake in the
+// pod's annotation must not make a DEL fail.
 func (a *Asked) Asks(ifName string) bool { return a.Annotated(ifName) || !a.callerAsksNothing() }
 
-// Requests returns the requests for the interfaces of an ADD: first for the interface with the name ifName, and then
-// for further interfaces. The list is empty if there are no requests. An error names all mistakes in the requests.
+// Requests returns the requests for the interfaces of an ADD: first for ifName, and then for further interfaces. The
+// list is empty if there are no requests. An error names all mistakes in the requests.
 func (a *Asked) Requests(ifName string) ([]Request, error) {
 	if !a.Asks(ifName) {
 		return nil, nil
@@ -123,20 +120,17 @@ func (a *Asked) Requests(ifName string) ([]Request, error) {
 	return rs, nil
 }
 
-// callerAsksNothing reports whether the capabilities and args.cni are empty, so the caller asks for nothing.
 func (a *Asked) callerAsksNothing() bool {
 	c := &a.RuntimeConfig
 	return len(c.IPs) == 0 && c.MAC == "" && c.DeviceID == "" && (len(a.Args.CNI) == 0 || string(a.Args.CNI) == "null")
 }
 
-// A jsonRequest holds the values of a Request as the JSON has them.
 type jsonRequest struct {
 	Name, Subnet, IP, ENI string
 	SecurityGroups        []string
 	Exclusive             bool
 }
 
-// parseAnnotation returns the requests in the value of the annotation. Its error names all mistakes.
 func parseAnnotation(text string) ([]Request, error) {
 	var entries []map[string]json.RawMessage
 	if err := decode([]byte(text), &entries); err != nil {
@@ -165,15 +159,13 @@ func parseAnnotation(text string) ([]Request, error) {
 	return rs, excerpt.Join(wrong)
 }
 
-// earlierRequests has the names, addresses and ENIs of the annotation's earlier requests.
 type earlierRequests struct {
 	names map[string]bool
 	addrs map[netip.Addr]bool
 	enis  map[string]bool // whether a request wants the ENI exclusively
 }
 
-// addRequest returns an error if the request with the index i conflicts with earlier requests. It also adds the request
-// to the earlier requests.
+// addRequest adds the request with the index i, and returns an error if it conflicts with earlier requests.
 func (b earlierRequests) addRequest(r Request, i int) error {
 	exclusive, shared := b.enis[r.ENI]
 	var err error
@@ -232,8 +224,8 @@ func (a *Asked) callerRequest() (Request, error) {
 	return r, nil
 }
 
-// argsRequest reads args.cni. args.cni has the keys of a [Request], but not the name: the name is CNI_IFNAME. CNI's
-// conventions also allow the keys ips and labels. This plugin ignores labels.
+// argsRequest reads args.cni. args.cni has the keys of a [Request] except the name, which is CNI_IFNAME, and the keys
+// ips and labels of CNI's conventions. This plugin ignores labels.
 func (a *Asked) argsRequest() (r Request, err error) {
 	if len(a.Args.CNI) == 0 || string(a.Args.CNI) == "null" {
 		return r, nil
@@ -326,7 +318,7 @@ func shownValue(raw json.RawMessage) string {
 	return excerpt.Quote(string(raw))
 }
 
-// quotedTexts returns the first texts of a list for a message, and the number of the remaining texts.
+// quotedTexts returns the first texts of a list, and how many more there are, for a message.
 func quotedTexts(texts []string) string {
 	const few = 3
 	var all []string
@@ -339,9 +331,8 @@ func quotedTexts(texts []string) string {
 	return "[" + strings.Join(all, " ") + "]"
 }
 
-// fieldFor has two results for a key of a request. into is a pointer to the field for the key, and kind names the JSON
-// type that the key's value must have. If there is no such key, into is nil. fieldFor uses no map, because every
-// command of a plugin would make the map when it starts.
+// fieldFor returns a pointer to the field for a key of a request, and the name of the JSON type of its value. For an
+// unknown key, into is nil. It uses no map, which every command would have to make when it starts.
 func (o *jsonRequest) fieldFor(key string) (into any, kind string) {
 	switch key {
 	case "name":
@@ -360,8 +351,8 @@ func (o *jsonRequest) fieldFor(key string) (into any, kind string) {
 	return nil, ""
 }
 
-// parseAddrs reads addresses, at most one of each family. Some callers write an address with the prefix length of its
-// subnet. parseAddrs ignores this length.
+// parseAddrs reads addresses, at most one of each family. It ignores the length of the subnet's prefix, which some
+// callers write with an address.
 func parseAddrs(texts []string) (all []netip.Addr, _ error) {
 	for _, text := range texts {
 		a, err := netip.ParseAddr(text)
@@ -379,7 +370,7 @@ func parseAddrs(texts []string) (all []netip.Addr, _ error) {
 	return all, nil
 }
 
-// decode reads one JSON value. It returns an error if the text is too long, or has more than one value.
+// decode reads exactly one JSON value, if the text is not too long.
 func decode(text []byte, into any) error {
 	if len(text) > mostText {
 		return fmt.Errorf("the value has %d bytes: %d are allowed", len(text), mostText)

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package values checks the values that operators write into configurations. For each kind of value, the package has
-// one rule and one message, which are the same for all plugins. A message names the key, the wrong value and the values
-// that are allowed.
+// Package values checks the values that operators write into configurations. Each kind of value has one rule and one
+// message, the same for all plugins. A message names the key, the wrong value and the values that are allowed.
 package values
 
 import (
@@ -30,8 +29,8 @@ func (m *Mistakes) Wrong(format string, args ...any) {
 // Err returns all mistakes as one error, or nil.
 func (m *Mistakes) Err() error { return errors.Join(m.all...) }
 
-// Prefixes reads CIDRs. Prefixes also accepts a single address, and a CIDR such as 10.8.0.5/16, which has more bits
-// than its mask covers. The original plugin, which this suite replaces, accepts both. Prefixes returns each CIDR once.
+// Prefixes reads CIDRs. Like the original plugin, it also accepts a single address, and a CIDR such as 10.8.0.5/16,
+// with bits beyond its mask. It returns each CIDR once.
 func (m *Mistakes) Prefixes(key string, texts []string) (all []netip.Prefix) {
 	for _, text := range texts {
 		p, ok := prefix(text)
@@ -68,28 +67,28 @@ func (m *Mistakes) Address(key, text string) (netip.Addr, bool) {
 	return a, ok
 }
 
-// address parses an address. If an IPv6 address contains an IPv4 address, address returns the IPv4 address. An address
-// with a zone is a mistake, because a zone has a meaning on one node only.
+// address parses an address, and turns an IPv4 address inside an IPv6 address into IPv4. A zone is a mistake, because
+// it has a meaning on one node only.
 func address(text string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(text)
 	return a.Unmap(), err == nil && a.Zone() == ""
 }
 
-// Link checks the name of a link that exists already. Link accepts each name that the kernel allows, and an empty name.
+// Link checks the name of a link that exists already. It accepts each name that the kernel allows, and an empty name.
 func (m *Mistakes) Link(key, name string) {
 	if fault := ifname.Fault(name); fault != "" && name != "" {
 		m.Wrong("%s: %q: the name %s: want 1 to 15 bytes without white space, / and :", key, name, fault)
 	}
 }
 
-// NewLink checks the name that a plugin gives to a link in each new pod. NewLink accepts an empty name.
+// NewLink checks the name that a plugin gives to a link in each new pod. It accepts an empty name.
 func (m *Mistakes) NewLink(key, name string) {
 	if fault := ifname.Refused(name); fault != "" && name != "" {
 		m.Wrong("%s: %q: the name %s: want %s", key, name, fault, ifname.Wanted)
 	}
 }
 
-// IDs checks a list of EC2 IDs. Each of these IDs must begin with a given prefix, for example sg.
+// IDs checks a list of EC2 IDs with a given prefix, for example sg.
 func (m *Mistakes) IDs(key, prefix string, ids []string) {
 	for _, id := range ids {
 		if !IsID(id, prefix) {
@@ -98,9 +97,9 @@ func (m *Mistakes) IDs(key, prefix string, ids []string) {
 	}
 }
 
-// IsID reports whether text has the form of an EC2 ID that begins with a given prefix, for example eni
-// (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/resource-ids.html). IsID uses no regular expression, because
-// compiling it would cost each command of a plugin more than decoding its input.
+// IsID reports whether text has the form of an EC2 ID with a given prefix, for example eni
+// (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/resource-ids.html). It uses no regular expression, because
+// compiling it would cost each command more than decoding its input.
 func IsID(text, prefix string) bool {
 	rest, ok := strings.CutPrefix(text, prefix+"-")
 	const long = 64 // a generous limit: EC2's present IDs have 17 digits
@@ -108,8 +107,8 @@ func IsID(text, prefix string) bool {
 	return ok && rest != "" && len(rest) <= long && !strings.ContainsFunc(rest, strange)
 }
 
-// Namespaces checks names of Kubernetes namespaces. A star is allowed only at the end. If a star could be at another
-// place, the method Narrowest of plugin.Namespaces could not decide which of two entries is narrower.
+// Namespaces checks names of Kubernetes namespaces. A star is allowed only at the end. Otherwise Narrowest of
+// plugin.Namespaces could not decide which of two entries is narrower.
 func (m *Mistakes) Namespaces(key string, names []string) {
 	for _, name := range names {
 		if i := strings.IndexByte(name, '*'); name == "" || i >= 0 && i != len(name)-1 {
@@ -118,7 +117,7 @@ func (m *Mistakes) Namespaces(key string, names []string) {
 	}
 }
 
-// OneOf reports whether a word is one of the allowed words. If not, the word is a mistake. There must be two or more
+// OneOf reports whether a word is one of the allowed words. Any other word is a mistake. There must be two or more
 // allowed words.
 func (m *Mistakes) OneOf(key, word string, allowed ...string) bool {
 	if slices.Contains(allowed, word) {
@@ -140,8 +139,7 @@ func (m *Mistakes) AtLeast(key string, n *int, fallback, minimum int) int {
 	return *n
 }
 
-// Between returns *n if *n is at least minimum and at most maximum. If n is nil, or if *n is out of this range, Between
-// returns fallback. A number out of this range is a mistake.
+// Between returns *n if it is from minimum to maximum, and otherwise fallback. A number out of the range is a mistake.
 func (m *Mistakes) Between(key string, n *int, fallback, minimum, maximum int) int {
 	if n == nil {
 		return fallback
@@ -153,7 +151,7 @@ func (m *Mistakes) Between(key string, n *int, fallback, minimum, maximum int) i
 	return *n
 }
 
-// MTU checks the key mtu. If the value is a mistake, the message says with zeroMeaning what "mtu": 0 means.
+// MTU checks the key mtu. The message about a mistake explains "mtu": 0 by zeroMeaning.
 func (m *Mistakes) MTU(n, minimum int, zeroMeaning string) {
 	const most = 65535
 	if n != 0 && (n < minimum || n > most) {
