@@ -32,7 +32,7 @@ func add(r *request) (*types100.Result, error) {
 		return nil, err
 	}
 	p, there := s.pair()
-	// Another program may have removed the alternative name of the pair's node end, by which s.pair finds the pair.
+	// Another program may have removed the alternative name by which s.pair finds the pair.
 	if s.linked && !there {
 		p, there = s.findPair()
 	}
@@ -41,21 +41,20 @@ func add(r *request) (*types100.Result, error) {
 		return result(r, p), nil
 	}
 	if made && !there && (errors.Is(err, nl.ErrUnanswered) || !s.hasRouteTo(p)) {
-		// If only the kernel's answer was lost, the kernel may have added the last object: for example a rule, or a
-		// route of the type prohibit, which does not end with the pair.
+		// Only the kernel's answer may be lost, and the last object may exist: for example a rule or a prohibit route,
+		// which do not end with the pair.
 		err = errors.Join(err, s.delPair(p),
 			nl.Steps(s.podNS, metadataBlockFurther(r, r.nics, 1, p.loop)).Del())
 	}
 	return nil, s.explainDefaultRoute(withModuleHint(err))
 }
 
-// explainDefaultRoute returns the error of a failed ADD. If the ADD failed because another plugin has made the pod's
-// default route, the error says so.
+// explainDefaultRoute adds to the error of a failed ADD that another plugin has made the pod's default route, if this
+// is so.
 func (s *scene) explainDefaultRoute(err error) error {
 	if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	// If Routes fails, explainDefaultRoute returns err unchanged.
 	routes, _ := s.podNS.Routes(nl.RouteFilter{Table: nl.MainTable})
 	for _, r := range routes {
 		if r.Dst.Bits() == 0 && r.Dst.Addr().Is4() && r.Dev != s.IfName && r.Dev != s.Config.ContainerInterface {
@@ -69,20 +68,19 @@ func (s *scene) explainDefaultRoute(err error) error {
 }
 
 // hasRouteTo reports whether the node has a route to the pod through the pair p. The failed ADD has already removed its
-// own routes. So if the node has such a route, another ADD of the same attachment has added it, and may also have made
-// the pair. If the kernel does not answer, hasRouteTo returns true, so the pair stays until the DEL deletes it.
+// own. So such a route is from another ADD of the attachment, which may also have made the pair. If the kernel does not
+// answer, hasRouteTo returns true, and the pair stays until the DEL.
 func (s *scene) hasRouteTo(p pair) bool {
 	routes, err := s.nodeNS.Routes(nl.RouteFilter{Dev: p.veth.Name, Protocol: nl.RouteProtocol})
 	return err != nil && !errors.Is(err, fs.ErrNotExist) || len(routes) > 0
 }
 
-// connect makes the veth pair if the pod has none. It also makes all objects that belong to the pair. If connect fails,
-// mayExist reports whether the pair may exist.
+// connect makes the veth pair if the pod has none, and all objects that belong to it. If it fails, mayExist reports
+// whether the pair may exist.
 //
-// connect makes the pair before it looks for the objects that serve all pods. A collection (registry-gc) may run at the
-// same time as the ADD. If the collection finds no pairs, it removes these objects, and then looks for pairs again (see
-// [nl.NS.RemoveShared]). Either the collection then finds the new pair and puts the objects back, or connect finds that
-// the objects are missing and adds them.
+// It makes the pair before it looks for the objects that serve all pods. A collection (registry-gc) at the same time
+// removes these objects if it finds no pairs, and then looks for pairs again (see [nl.NS.RemoveShared]). So the
+// collection finds the new pair and puts the objects back, or connect finds that they are missing.
 func (s *scene) connect(p pair, existed bool) (mayExist bool, err error) {
 	w := nl.Wiring{{NS: s.nodeNS, Object: p.veth}}
 	if p.unnamed {
@@ -103,8 +101,8 @@ func (s *scene) connect(p pair, existed bool) (mayExist bool, err error) {
 	return true, s.addPodObjects(p, existed)
 }
 
-// addPodObjects adds all objects of the pod except the veth pair. The pair must exist, because the index of the node's
-// end determines the number of the pod's routing table.
+// addPodObjects adds all objects of the pod except the veth pair. The pair must exist, because the number of the pod's
+// routing table follows from the index of its end on the node.
 func (s *scene) addPodObjects(p pair, existed bool) error {
 	var err error
 	for _, loop := range s.Config.loopsOfNewPod() {
@@ -124,8 +122,8 @@ func (s *scene) addPodObjects(p pair, existed bool) error {
 	return err
 }
 
-// checkChained fails if prevResult is missing, or lacks a value that this plugin needs. checkChained also fails if the
-// configuration gives the same name to both links of the pod.
+// checkChained fails if prevResult is missing or lacks a value that this plugin needs, or if both links of the pod
+// would have the same name.
 func checkChained(r *request) error {
 	const hint = "put cni-ipvlan-vpc-k8s-ipam and cni-ipvlan-vpc-k8s-ipvlan before this plugin in the chain"
 	switch {
@@ -146,7 +144,7 @@ func checkChained(r *request) error {
 	return nil
 }
 
-// result returns prevResult with both ends of the pair as further interfaces.
+// result returns prevResult with both ends of the pair.
 func result(r *request, p pair) *types100.Result {
 	res := *r.Prev
 	if p.routed {

@@ -20,12 +20,12 @@ type bandwidth struct {
 	EgressBurst  uint64 `json:"egressBurst"`
 }
 
-// leastBurst is the smallest burst, in bytes. It has room for two packets of 64 KiB: the kernel sends packets of this
-// size, and the network card splits them later. A packet that is larger than the burst would never pass.
+// leastBurst is the smallest burst, in bytes. It has room for two packets of 64 KiB, which the kernel sends and the
+// network card splits later. A packet that is larger than the burst would never pass.
 const leastBurst = 128 << 10
 
-// objects returns the limit for packets that leave through the links, and the limit for packets that arrive through the
-// links. For a rate of 0, it returns no limit.
+// objects returns the limits for packets that leave and for packets that arrive through the links. A rate of 0 gives no
+// limit.
 func (b bandwidth) objects(links []string) (objects []nl.Object) {
 	for _, l := range []nl.Limit{
 		{Rate: b.EgressRate, Burst: b.EgressBurst, Egress: true},
@@ -41,14 +41,13 @@ func (b bandwidth) objects(links []string) (objects []nl.Object) {
 	return objects
 }
 
-// A bandwidthLimit is a limit whose Check also accepts the burst of earlier releases. If a pod of CRI-O sets no burst,
-// an earlier release gave the pod the large burst that CRI-O sends (see burstBytes). Such a pod may still run.
+// A bandwidthLimit is a limit whose Check also accepts the burst of earlier releases. Earlier releases gave pods of
+// CRI-O without a burst the large burst that CRI-O sends (see burstBytes), and such pods may still run.
 type bandwidthLimit struct {
 	nl.Limit
 	formerBurst uint64 // the burst of earlier releases, in bytes
 }
 
-// Check accepts the limit with the burst of this release or of an earlier release.
 func (l bandwidthLimit) Check(n *nl.NS) error {
 	err := l.Limit.Check(n)
 	if l.Burst = l.formerBurst; err != nil && l.Limit.Check(n) == nil {
@@ -57,10 +56,10 @@ func (l bandwidthLimit) Check(n *nl.NS) error {
 	return err
 }
 
-// burstBytes returns the burst in bytes, for a rate in bits per second and a burst in bits. If burst is 0, burstBytes
-// returns the traffic of a tenth of a second. If a pod sets no burst, containerd sends the highest 32-bit number, and
-// CRI-O sends eight times this number. The highest 32-bit number of bits is half a GB, and such a burst would not limit
-// most traffic. So burstBytes treats both numbers like 0.
+// burstBytes returns the burst in bytes, for a rate in bits per second and a burst in bits. Without a burst, it returns
+// the traffic of a tenth of a second. For a pod without a burst, containerd sends the highest 32-bit number, and CRI-O
+// eight times as much. So large a burst, half a GB or more, would not limit most traffic. So burstBytes treats both
+// numbers like 0.
 func burstBytes(rate, burst uint64) uint64 {
 	if burst == 0 || burst >= math.MaxUint32 {
 		burst = rate / 10

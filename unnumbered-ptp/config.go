@@ -13,8 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/values"
 )
 
-// A Config is the plugin's part of a network configuration. The keys from hostInterface to nodePortMark, and their
-// defaults, are those of the original plugin, which this plugin replaces.
+// A Config is the plugin's part of a network configuration. The keys from hostInterface to nodePortMark are those of
+// the original plugin, with its defaults.
 //
 //codec:describe exported
 type Config struct {
@@ -28,24 +28,24 @@ type Config struct {
 	NodePorts    *string `json:"nodePorts"`
 	NodePortMark *uint32 `json:"nodePortMark"` // mark bits of connections to NodePorts; nil: 0x2000
 
-	// a pod sees the address of the caller, not of the node, if a caller uses a NodePort of a Service with
-	// externalTrafficPolicy Local
+	// at a NodePort of a Service with externalTrafficPolicy Local, a pod sees the address of the caller and not of the
+	// node
 	KeepCaller bool `json:"keepCaller"`
 
 	// how a pod reaches a Service's backend in the VPC: redirect, masquerade or none; "": redirect, or masquerade if
-	// the kernel does not support redirect
+	// the kernel does not support it
 	ServiceLoop string `json:"serviceLoop"`
 
 	// the pod's default route: "host" leads through the node, and "vpc" leads through the pod's ENI; "": host
 	DefaultRoute string   `json:"defaultRoute"`
 	HostCIDRs    []string `json:"hostCidrs"` // destinations that pods always reach through the node
 
-	// for pods of a pool with dataPath veth: the prefix of the name that the node's end of the pair gets; "": the name
-	// is [VethName]
+	// for pods of a pool with dataPath veth: the prefix of the name of the pair's end on the node; "": the name is
+	// [VethName]
 	VethPrefix string `json:"vethPrefix"`
 
-	// true: the plugin blocks the pod's packets to the metadata service; nil: it blocks them only in each family whose
-	// default route leads through the ENI
+	// the pod's packets to the metadata service are blocked; nil: only in a family whose default route leads through
+	// the ENI
 	BlockInstanceMetadata *bool `json:"blockInstanceMetadata"`
 
 	RuntimeConfig struct {
@@ -58,7 +58,7 @@ type Config struct {
 	hostCIDRs []netip.Prefix
 }
 
-// DefaultNodePortMark is the value of nodePortMark if the key is left out. The original plugin has the same default.
+// DefaultNodePortMark is the default of nodePortMark, as in the original plugin.
 const DefaultNodePortMark = 0x2000
 
 // The values of defaultRoute.
@@ -117,7 +117,6 @@ func (c *Config) Validate() error {
 	return m.Err()
 }
 
-// validateRoutes validates the keys about routes, and parses hostCidrs.
 func (c *Config) validateRoutes(m *values.Mistakes) {
 	m.OneOf("defaultRoute", cmp.Or(c.DefaultRoute, byNode), byNode, byVPC)
 	if c.DefaultRoute == byVPC && len(c.HostCIDRs) == 0 {

@@ -15,12 +15,11 @@ import (
 )
 
 // del deletes the pair and all objects that belong to the node's end. One netlink message deletes the pair together
-// with the slave of the ipvlan plugin. The early deletion of the slave does no harm: a runtime calls the DELs of all
-// plugins of the chain, and the DEL of ipvlan comes next. del needs neither the namespace nor prevResult. An object
-// that del does not find counts as deleted.
+// with the slave, which the DEL of ipvlan would delete next. del needs neither the namespace nor prevResult, and a
+// missing object counts as deleted.
 //
-// del fails only if it cannot delete an object on the node. An object in the pod ends with the namespace. A program in
-// the pod can make a deletion there fail. If del then returned an error, the DEL of the pod would fail for ever.
+// del fails only because of an object on the node. It only logs errors in the pod, where objects end with the
+// namespace, and where a program could make a deletion fail for ever.
 func del(ctx context.Context, r *request) error {
 	pod, err := r.nodeNS.OpenOther("pod", r.NetNS)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -45,19 +44,17 @@ func del(ctx context.Context, r *request) error {
 	if pod != nil {
 		delPod(r, pod, ownNS, eni)
 	}
-	// Most often the pair is gone already, because delPod has deleted the group of the pod's end.
+	// most often the pair is gone already, because delPod has deleted the group of the pod's end
 	return errors.Join(failed, nl.Wiring{{NS: r.nodeNS, Object: nl.Veth{Name: veth}}}.Del())
 }
 
-// hasOtherFirst reports whether another attachment is, or may be, the first attachment of the pod in this namespace. If
-// so, only our links and the tables of our NICs belong to our attachment, and all other objects belong to the other
-// attachment. This happens in two cases:
+// hasOtherFirst reports whether another attachment may be the first attachment of the pod in this namespace. If so,
+// only our links and the tables of our NICs are ours. This happens in two cases:
 //
 //   - The DEL is for a further attachment of the pod.
 //   - The path of the namespace, for example "/proc/1234/ns/net", now leads to another pod.
 //
-// Another attachment cannot be the pod's first attachment if two things are true: the ADD of our attachment has
-// succeeded, and the pod still has our link with the group of a first attachment.
+// It cannot be so if our ADD has succeeded, and the pod still has our link with the group of a first attachment.
 func hasOtherFirst(r *request, pod *nl.NS, eni nl.Link) bool {
 	group := nl.PodGroup(r.Digest())
 	if nl.Attachment(eni.Group) == nl.FurtherGroup(group) {
@@ -70,8 +67,7 @@ func hasOtherFirst(r *request, pod *nl.NS, eni nl.Link) bool {
 	return err != nil || nl.OtherFirst(links, group)
 }
 
-// delPod deletes our links in the pod. If ownNS is not nil, delPod also deletes our other objects in ownNS, which is
-// then the pod's namespace.
+// delPod deletes our links in the pod. It deletes our other objects in ownNS, unless this is nil.
 func delPod(r *request, pod, ownNS *nl.NS, eni nl.Link) {
 	group := nl.PodGroup(r.Digest())
 	var err error
@@ -79,8 +75,8 @@ func delPod(r *request, pod, ownNS *nl.NS, eni nl.Link) {
 		err = pod.DelFurther(group) // before DelGroup: only the link shows that there may be a further NIC
 	}
 	gone := pod.DelGroup(group)
-	// There may be no link of this group for three reasons: a release without groups has made the pod, the attachment
-	// is a further attachment, or an earlier DEL has deleted the links.
+	// No link of this group: an older release has made the pod, this is a further attachment, or an earlier DEL has
+	// deleted the links.
 	if errors.Is(gone, fs.ErrNotExist) {
 		gone = pod.DelGroup(nl.FurtherGroup(group))
 	}
@@ -96,7 +92,6 @@ func delPod(r *request, pod, ownNS *nl.NS, eni nl.Link) {
 	}
 }
 
-// remainingObjects lists our objects in a pod, without the links of the attachment's group.
 func remainingObjects(r *request, pod *nl.NS, eni nl.Link) nl.Wiring {
 	w := append(nl.Wiring{{NS: pod, Object: nl.Table{Family: "inet", Name: nl.OwnTable}}},
 		nl.Steps(pod, callerRules(r))...)
@@ -107,9 +102,9 @@ func remainingObjects(r *request, pod *nl.NS, eni nl.Link) nl.Wiring {
 	return append(w, objectsBesideLinks(r, pod)...)
 }
 
-// objectsBesideLinks lists our objects that remain in a pod when our links are deleted. Routes without a link remain.
-// If the pod still has its link to the VPC, the routes and filters of this link also remain. In most pods, no object
-// remains: for these pods, objectsBesideLinks does not read the routes from the kernel.
+// objectsBesideLinks lists our objects that remain in a pod when our links are deleted. These are routes without a
+// link, and the routes and filters of the link to the VPC, if the pod still has it. In most pods, nothing remains, and
+// then it does not read the routes from the kernel.
 func objectsBesideLinks(r *request, pod *nl.NS) (w nl.Wiring) {
 	if r.Prev != nil && r.Config.DefaultRoute != byVPC && len(blockedAddrs(r, pair{addrs: r.addrs})) == 0 {
 		return nil

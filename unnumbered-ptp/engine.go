@@ -18,18 +18,17 @@ import (
 )
 
 // Some engines of NetworkPolicy compute the name of a pod's link on the node: aws-network-policy-agent
-// (GetHostVethName) and Calico (VethNameForWorkload). If the key vethPrefix is set, the node's end of a routed pod's
-// pair has this name, which this file calls the engine's name.
+// (GetHostVethName) and Calico (VethNameForWorkload). With the key vethPrefix, the node's end of a routed pod's pair
+// has this name: the engine's name.
 //
-// The engine's name follows from the pod's name and the pod's Kubernetes namespace. So if a pod has two sandboxes, the
-// pairs of both sandboxes would have the same name. But all other code of this package finds a pair by its attachment.
-// So a pair with an engine's name also has an alternative name, [VethName], which follows from the attachment. All
-// commands use the alternative name to find, change and delete the pair. A link that has only the engine's name may
-// belong to another sandbox, or to another program. If another program removes the alternative name, the pair's MAC
-// address still shows the attachment, so [Restore] can put the alternative name back.
+// The engine's name follows from the pod's name and Kubernetes namespace. So the pairs of two sandboxes of a pod would
+// have the same name. So the pair also has an alternative name, [VethName], which follows from the attachment. All
+// commands find, change and delete the pair by this name. A link that has only the engine's name may belong to another
+// sandbox, or to another program. If another program removes the alternative name, [Restore] puts it back, because the
+// pair's MAC address also shows the attachment.
 
-// engineName returns the name by which engines find the pair of a pod. It is "" if the configuration has no vethPrefix,
-// or if the name of the pod is unknown.
+// engineName returns the name by which engines find the pair of a pod. It is "" without a vethPrefix, or if the name of
+// the pod is unknown.
 func engineName(r *request) string {
 	if r.Config.VethPrefix == "" || r.Pod.Name == "" {
 		return ""
@@ -39,8 +38,8 @@ func engineName(r *request) string {
 	return r.Config.VethPrefix + fmt.Sprintf("%08x%08x", h[0], h[1])[:digits]
 }
 
-// setName sets the name of the node's end. attachmentName is the name that follows from the attachment. If the new name
-// is not attachmentName, attachmentName becomes the alternative name.
+// setName sets the name of the node's end. attachmentName follows from the attachment, and becomes the alternative name
+// if it is not the name itself.
 func (p *pair) setName(name, attachmentName string) {
 	p.veth.Name, p.veth.AltName = name, ""
 	if name != attachmentName {
@@ -70,9 +69,8 @@ func (s *scene) explainTaken(p pair, failed error) error {
 		s.Pod, near.Name, owner)
 }
 
-// delPair deletes a pair that a failed ADD has made. If the pair has an engine's name, another sandbox of the same pod
-// may have made a pair with the same name meanwhile. So delPair does not use the engine's name: it deletes the pair by
-// the pair's end in the pod.
+// delPair deletes a pair that a failed ADD has made. A pair with an engine's name is deleted by its end in the pod,
+// because another sandbox may have made a pair with this name meanwhile.
 func (s *scene) delPair(p pair) error {
 	if p.veth.AltName == "" {
 		return s.nodeNS.DelPair(nl.Link{Name: p.veth.Name})
@@ -84,8 +82,8 @@ func (s *scene) delPair(p pair) error {
 	return err
 }
 
-// delUnnamed deletes the attachment's pair if this pair lacks its alternative name. Either the ADD was killed before it
-// added this name, or another program has removed this name.
+// delUnnamed deletes the attachment's pair if this pair lacks its alternative name. The ADD was killed before it added
+// this name, or another program has removed it.
 func delUnnamed(r *request) error {
 	name := engineName(r)
 	if name == "" {
@@ -98,8 +96,7 @@ func delUnnamed(r *request) error {
 	return r.nodeNS.DelPair(l)
 }
 
-// validatePrefix checks vethPrefix. The kernel allows names of 15 bytes: four characters of the prefix and eleven
-// digits of the hash.
+// validatePrefix checks vethPrefix. The kernel allows 15 bytes: four of the prefix, and eleven digits of the hash.
 func (c *Config) validatePrefix(m *values.Mistakes) {
 	const most = 4
 	strange := func(r rune) bool {
@@ -118,9 +115,8 @@ func (c *Config) validatePrefix(m *values.Mistakes) {
 	}
 }
 
-// sha1 returns the SHA-1 of a text (FIPS 180-4), as five numbers of 32 bits. This program does not use the standard
-// library's package. That package and its imports would be a twentieth of the program's size, and each process would
-// have to initialize them.
+// sha1 returns the SHA-1 of a text (FIPS 180-4), as five numbers of 32 bits. The standard library's package with its
+// imports would be a twentieth of the program, and each process would have to initialize it.
 func sha1(text string) [5]uint32 {
 	const block = 64
 	h := [5]uint32{0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476, 0xc3d2e1f0}
@@ -135,7 +131,6 @@ func sha1(text string) [5]uint32 {
 	return h
 }
 
-// hashBlock updates the hash h with the first 64 bytes of block.
 func hashBlock(h *[5]uint32, block []byte) {
 	var w [80]uint32
 	for i := range w {

@@ -11,21 +11,19 @@ import (
 )
 
 // All routed pods of an ENI use the routes of the ENI's table. If the configuration changes, the ADD of the next pod
-// changes these routes for all pods. When a destination is removed from the configuration, the table keeps a route to
-// this destination. The kept route gets the next hop that packets to this destination would use without the kept route,
-// see [fallbackRoutes]. So no ADD ever removes a route from the table. If a route is missing, another program has
-// removed it: CHECK reports the missing route, and repair puts it back.
+// changes these routes for all pods. If the configuration loses a destination, the table keeps a route to it. This
+// route gets the next hop that packets would have without the route, see [fallbackRoutes]. So no ADD removes a route.
+// If a route is missing, another program has removed it: CHECK reports it, and repair puts it back.
 //
-// These routes and the network's nftables table must fit the same configuration. The nftables table serves the pods of
-// all ENIs. If a packet leaves through the boot ENI, the nftables table replaces the packet's source by the node's
-// address. But it does not replace the source if eniRoutes has a route through the gateway to the packet's destination.
-// The ENI's table must have this route, too. Without the route, the packet would leave through the boot ENI with the
-// pod's address, and EC2 would drop it. So an ADD changes the routes of all ENIs before it changes the nftables table.
+// These routes must fit the network's nftables table, which serves the pods of all ENIs. The table gives packets that
+// leave through the boot ENI the node's address, but not packets to a destination with a route through the gateway in
+// eniRoutes. Without that route in the ENI's table, such a packet would leave through the boot ENI with the pod's
+// address, and EC2 would drop it. So an ADD changes the routes of all ENIs before it changes the nftables table.
 
-// eniRoutes returns the routes of an ENI's table in one family. Each destination that the ENI's pods reach through the
-// ENI has a route through the gateway. For each prefix of hostCidrs, eniRoutes also returns a throw route. This route
-// makes the kernel continue with the main table, even if the prefix is also the CIDR of a peered VPC. Each route
-// replaces an existing route to the same destination, because the configuration may have changed since the last ADD.
+// eniRoutes returns the routes of an ENI's table in one family. Destinations that the ENI's pods reach through the ENI
+// have a route through the gateway. Prefixes of hostCidrs have a throw route, with which the kernel continues with the
+// main table, even if a prefix is also the CIDR of a peered VPC. All of them replace a route to the same destination,
+// which may be from another configuration.
 func (s *scene) eniRoutes(p pair, eni nl.Link, gateway netip.Addr, f nl.Family) (routes []nl.Route) {
 	route := nl.Route{Table: nl.RoutedTable(eni.Index), Protocol: nl.RouteProtocol, Replace: true}
 	for _, dst := range sortedPrefixes(f, dstsByENI(s.request, p)) {
@@ -43,8 +41,8 @@ func (s *scene) eniRoutes(p pair, eni nl.Link, gateway netip.Addr, f nl.Family) 
 	return routes
 }
 
-// installENIWiring installs the objects of eniWiring. The network's nftables table is the last object. So if this table
-// fits the present configuration, the routes of all ENIs fit, too.
+// installENIWiring installs the objects of eniWiring. The network's nftables table comes last. So if it fits the
+// present configuration, the routes of all ENIs fit, too.
 func (s *scene) installENIWiring(p pair) error {
 	if err := install(nl.Steps(s.nodeNS, s.eniObjects(p))); err != nil {
 		return err
@@ -81,8 +79,8 @@ func (s *scene) installOtherENIRoutes(p pair) error {
 	return nil
 }
 
-// installENIRoutes installs the routes of eniRoutes in one family, in the table of an ENI. The request's pod needs
-// these routes only if the ENI is the pod's own ENI.
+// installENIRoutes installs the routes of eniRoutes in one family for an ENI. The request's pod needs them only if the
+// ENI is its own.
 func (s *scene) installENIRoutes(p pair, eni nl.Link, f nl.Family) error {
 	present, err := s.nodeNS.RoutesIn(nl.RoutedTable(eni.Index), f, eni.Name)
 	if err != nil {
@@ -109,8 +107,7 @@ func (s *scene) installENIRoutes(p pair, eni nl.Link, f nl.Family) error {
 }
 
 // replaceRoutes adds or replaces routes that the pod itself does not need. present are the routes that the ENI's table
-// has now. Two networks may share an ENI, and have different destinations. So replaceRoutes changes nothing if the ENI
-// has a routed pod of another network.
+// has now. It changes nothing if the ENI has a routed pod of another network, whose destinations may be others.
 func (s *scene) replaceRoutes(eni nl.Link, present, routes []nl.Route) error {
 	if len(routes) == 0 || !s.servesOnlyNetwork(eni) {
 		return nil
@@ -118,7 +115,7 @@ func (s *scene) replaceRoutes(eni nl.Link, present, routes []nl.Route) error {
 	if err := install(nl.Steps(s.nodeNS, routes)); err != nil || s.servesOnlyNetwork(eni) {
 		return err
 	}
-	// An ADD of another network has begun meanwhile. It may rely on a route that replaceRoutes has replaced.
+	// An ADD of another network has begun, and may rely on a route that was replaced.
 	var back []nl.Route
 	for _, r := range present {
 		if slices.ContainsFunc(routes, func(o nl.Route) bool { return o.Dst == r.Dst && o.Check(s.nodeNS) == nil }) {
@@ -129,17 +126,17 @@ func (s *scene) replaceRoutes(eni nl.Link, present, routes []nl.Route) error {
 	return install(nl.Steps(s.nodeNS, back))
 }
 
-// servesOnlyNetwork reports whether the kernel shows that all routed pods of an ENI belong to the request's network. A
-// pair whose ADD has just begun has no alias yet, and may belong to any network.
+// servesOnlyNetwork reports whether all routed pods of an ENI certainly belong to the request's network. A pair whose
+// ADD has just begun has no alias, and may belong to any network.
 func (s *scene) servesOnlyNetwork(eni nl.Link) bool {
 	pairs, err := s.nodeNS.RoutedPairs(eni.Index)
 	otherNetwork := func(l nl.Link) bool { return networkInAlias(l.Alias) != s.Network }
 	return err == nil && !slices.ContainsFunc(pairs, otherNetwork)
 }
 
-// fallbackRoutes returns a new route for each destination that is in the list present, but not in the list wanted. The
-// new route gets the next hop of a wanted route that contains the destination: the wanted route with the longest
-// prefix. If no wanted route contains the destination, the new route makes the kernel continue with the main table.
+// fallbackRoutes returns a route for each destination that is in present, but not in wanted. Each has the next hop of
+// the wanted route with the longest prefix that contains the destination. Without such a wanted route, it is a throw
+// route, so the kernel continues with the main table.
 func fallbackRoutes(present, wanted []nl.Route) (all []nl.Route) {
 	for _, r := range present {
 		if !slices.ContainsFunc(wanted, func(w nl.Route) bool { return w.Dst == r.Dst }) {
@@ -160,8 +157,7 @@ func fallbackRoute(r nl.Route, want []nl.Route) nl.Route {
 	return h
 }
 
-// missingRoutes returns the routes that are in the list wanted, but not in the list present. It ignores the source, the
-// MTU and the metric of a route.
+// missingRoutes returns the routes that are in wanted, but not in present. It ignores source, MTU and metric.
 func missingRoutes(present, wanted []nl.Route) (absent []nl.Route) {
 	for _, r := range wanted {
 		if !slices.ContainsFunc(present, func(t nl.Route) bool {

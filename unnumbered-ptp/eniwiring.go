@@ -16,8 +16,8 @@ import (
 )
 
 // eniWiring lists the objects that the routed pods of an ENI share, and the objects that all routed pods of the node
-// share. An ADD makes these objects, see [scene.installENIWiring]. A collection deletes these objects when the node has
-// no routed pods, or when the link of the ENI is gone.
+// share. An ADD makes them, see [scene.installENIWiring]. A collection deletes them when the node has no routed pods,
+// or the ENI's link is gone.
 func (s *scene) eniWiring(p pair) nl.Wiring {
 	objects := s.eniObjects(p)
 	for _, f := range p.families() {
@@ -54,53 +54,46 @@ func (s *scene) eniObjects(p pair) []nl.Object {
 	return objects
 }
 
-// eniMark returns the eniMark of the pod's ENI.
 func (s *scene) eniMark(p pair) eniMark {
 	return eniMark{s.eni.Index, s.node.forPod(p).families(), s.onlyForRouted()}
 }
 
-// onlyForRouted reports whether all packets that arrive through the ENI are for routed pods. This is true for each ENI
-// except the boot ENI. But if prevResult has no IPv4 address of the ENI or the pod, onlyForRouted returns false,
-// because the objects that depend on its result are for IPv4 (see acceptObjects and arpSenderTable).
+// onlyForRouted reports whether all packets that arrive through the ENI are for routed pods. This is so for each ENI
+// except the boot ENI. But without an IPv4 address in prevResult, it returns false, because the objects that depend on
+// it are for IPv4 (see acceptObjects and arpSenderTable).
 func (s *scene) onlyForRouted() bool {
 	return s.sender.IsValid() && s.eni.Name != s.Config.HostInterface
 }
 
-// acceptObjects returns objects for the ENI's link. Without these objects, the node would drop the packets that the VPC
-// sends to routed pods through this link. These packets have the ENI's mark (see eniMark). The check of sources
-// (rp_filter) looks up the route to the packet's source. The check uses the packet's mark, because src_valid_mark is 1.
-// So the check finds a route in the ENI's table. This route leads through the ENI's link, so the check accepts the
-// packet.
+// acceptObjects returns the objects for the ENI's link without which the node would drop packets from the VPC to routed
+// pods. These packets have the ENI's mark (see eniMark). With src_valid_mark, the check of sources (rp_filter) uses the
+// mark, and finds the route through this link in the ENI's table.
 //
-// Another program may have removed the mark. The node's own route to the VPC leads through the boot ENI, so a strict
-// check would drop a packet without a mark. So the check is loose (2): it looks in each table for a route through this
-// link. But a loose check drops all packets without a mark if the link has no IPv4 address (__fib_validate_source:
-// no_addr). So the link gets an IPv4 address that has no other purpose. No packet has this address.
+// Another program may have removed the mark, and without it, the node's route to the VPC leads through the boot ENI. So
+// the check is loose (2): it looks in each table for a route through this link. But without an IPv4 address of the
+// link, a loose check drops all packets without a mark (__fib_validate_source: no_addr). So the link gets an address
+// that has no other purpose.
 func acceptObjects(eni string) []nl.Object {
 	return []nl.Object{nl.Sysctl{Key: conf4(eni) + "rp_filter", Value: "2"},
 		nl.Sysctl{Key: conf4(eni) + "src_valid_mark", Value: "1"}, nl.RoutedAddr(eni)}
 }
 
-// arpSenderTable returns the nftables table that changes the sender in the node's ARP requests through the ENI's link.
-// The new sender is an address of the ENI. The kernel itself would not choose this address, because the node's link for
-// the ENI does not have it. Without the table, the sender in ARP requests for the VPC router would be the address of
-// the boot ENI. It is not certain that EC2 answers an ARP request that an ENI sends with another ENI's address. If the
-// ENI also has ipvlan slaves, the table does not change their ARP requests, because slaves are in the namespaces of
-// pods.
+// arpSenderTable returns the nftables table that makes an address of the ENI the sender in the node's ARP requests
+// through the ENI's link. The link does not have this address, so the kernel would take the address of the boot ENI.
+// EC2 perhaps does not answer an ARP request with another ENI's address. The ARP requests of slaves do not change,
+// because slaves are in the namespaces of pods.
 func arpSenderTable(eni string, a netip.Addr) nl.Table {
 	return nl.Table{Family: "arp", Name: nl.AskTable(eni), Chains: []nl.Chain{{
 		Name: "output", Type: "filter", Hook: "output",
 		Rules: []nl.NFRule{{nl.OIFName(eni), nl.SetARPSender(a)}}}}}
 }
 
-// families returns the families of the node's addresses.
 func (n node) families() []nl.Family {
 	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !n.hasFamily(f) })
 }
 
-// routedTable returns the network's nftables table for routed pods. The table drops a packet of a routed pod if the
-// packet's source is not the pod's address. The table also decides which packets get the node's address as their
-// source.
+// routedTable returns the network's nftables table for routed pods. It drops packets of routed pods from other sources
+// than the pod's address, and decides which packets get the node's address.
 func routedTable(r *request) nl.Table {
 	t := nl.Table{Family: "inet", Name: nl.RoutedTableOf(r.Network), Chains: []nl.Chain{sendersChain(nl.IIFRouted())}}
 	if chain := routedPostrouting(r); len(chain.Rules) > 0 {
@@ -109,14 +102,12 @@ func routedTable(r *request) nl.Table {
 	return t
 }
 
-// routedPostrouting returns the chain that replaces the source of routed pods' packets by the node's address. The chain
-// does not change packets for destinations that the pods reach through their ENI. This ENI may be the boot ENI, so the
-// chain cannot decide by the link alone.
+// routedPostrouting returns the chain that gives routed pods' packets the node's address, unless the pods reach the
+// destination through their ENI. The link is not enough to decide this, because the ENI may be the boot ENI.
 //
-// If a packet leaves through another ENI than the boot ENI, the packet keeps the pod's address. This is also true for a
-// call to a NodePort of the node: the last rules of the chain prevent kube-proxy's later masquerade. The chain does not
-// prevent kube-proxy's masquerade of packets to pods of the node. A pod that calls itself through a Service needs this
-// masquerade.
+// A packet that leaves through another ENI than the boot ENI keeps the pod's address, even a call to a NodePort of the
+// node: the last rules prevent kube-proxy's later masquerade. They do not prevent it for packets to pods of the node,
+// because a pod that calls itself through a Service needs it.
 func routedPostrouting(r *request) nl.Chain {
 	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Varies: true}
 	if !r.Config.IPMasq {
@@ -143,14 +134,14 @@ func routedPostrouting(r *request) nl.Chain {
 	return chain
 }
 
-// An intactTable is a table whose Check does not compare the rules. The reason is that the rules depend on the CIDRs
-// that the VPC had during the last pod's ADD.
+// An intactTable is a table whose Check does not compare the rules, which depend on the VPC's CIDRs during the last
+// ADD.
 type intactTable struct{ nl.Table }
 
 func (t intactTable) Check(n *nl.NS) error { return t.Intact(n) }
 
-// ENIMarks are the bits of a packet's mark that stand for the ENI of a routed pod. kube-proxy (0xc000), Calico
-// (0xffff0000) and nodePortMark use other bits.
+// ENIMarks are the bits of a packet's mark that stand for a routed pod's ENI. kube-proxy (0xc000), Calico (0xffff0000)
+// and nodePortMark use other bits.
 const ENIMarks = 0xff << markShift
 
 const (
@@ -158,23 +149,18 @@ const (
 	mostENIs  = ENIMarks >> markShift
 )
 
-// The priorities of the rules for routed pods. All these rules come before the rules for pods that are not routed. Each
-// of those pods has a rule of its own, and the kernel must not compare the packets of routed pods with so many rules.
-// The rule with prefLoopless, which leads packets to routed pods of the node, comes before all these rules.
+// The priorities of the rules for routed pods. They come before the rules for pods that are not routed, of which there
+// is one for each pod: the kernel need not compare packets of routed pods with these. The rule with prefLoopless comes
+// before them all.
 //
-// prefStray: a packet may arrive through an ENI for an address that no pod of the node has. In this case, the pod that
-// had the address has ended, and the rule drops the packet. Without the rule, the main table or the ENI's table would
-// send the packet back to the VPC. The packet would have the same source and destination as before, so the VPC router
-// would send the packet to the ENI again.
+// prefStray: the rule drops packets that arrive through an ENI for a pod that has ended. Otherwise the node would send
+// such a packet back to the VPC, and the VPC router would send it to the ENI again.
 //
-// prefUnmarked: a packet without a mark skips the rules for marks. Without this rule, the kernel would compare each
-// packet without a mark with the rule of each ENI.
+// prefUnmarked: packets without a mark skip the rules for marks, of which each ENI has one.
 //
-// prefToPod: in two cases, a lookup of the route to a pod matches "iif lo" and also has the mark of the pod's ENI. In
-// the first case, src_valid_mark is 1, and the kernel checks the source of a packet from the pod. In the second case,
-// tcp_fwmark_accept is 1, and the node answers a call from the pod. The rule with prefToPod comes before the rules for
-// marks, so the lookup finds the pod and not the ENI. If a packet of the node itself has no mark, it must not use this
-// rule, see [nodeWiring].
+// prefToPod: this rule finds the pod and not the ENI if a lookup of the route to a pod matches "iif lo" and has the
+// mark of the pod's ENI. Such lookups are the check of a source with src_valid_mark=1, and the node's answer to a pod's
+// call with tcp_fwmark_accept=1. The node's own packets without a mark must not use this rule, see [nodeWiring].
 const (
 	prefStray    = 1015
 	prefUnmarked = 1016
@@ -183,32 +169,30 @@ const (
 	prefAfter    = 1019
 )
 
-// eniTable returns the table of nftables that sets the marks. The table has a branch for each ENI.
+// eniTable returns the nftables table that sets the marks, with a branch for each ENI.
 func eniTable() nl.Table {
 	return nl.Table{Family: "inet", Name: nl.ENITable, More: true, Chains: []nl.Chain{{
 		Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: nl.PriorityMangle,
 		Rules: []nl.NFRule{{nl.ByIIFGroup()}, {nl.ByIIF()}}}}}
 }
 
-// markChain is the first part of the name of a branch's chain. The number of the mark follows.
+// markChain is the name of a branch's chain, without the number of the mark.
 const markChain = "mark_"
 
-// An eniMark leads packets from the links of routed pods to the routing table of their ENI. An eniMark has two parts.
-// The first part is a branch of an nftables table: this branch sets a mark. The second part is a rule for packets with
-// this mark, in each family. Packets that arrive through the ENI also get the mark, for the check of sources: see
-// acceptObjects. Packets that arrive through the boot ENI do not get the mark, because some of these packets are not
-// for routed pods.
+// An eniMark leads packets from the links of routed pods to the routing table of their ENI. It has a branch of an
+// nftables table, which sets a mark, and a rule for packets with this mark in each family. Packets that arrive through
+// the ENI also get the mark, for the check of sources: see acceptObjects. At the boot ENI, they do not, because some of
+// them are not for routed pods.
 //
-// The name of the branch's chain contains the number of the mark. So if two processes ask for the same number at the
-// same time, the kernel accepts only one of the two chains. The search for a free number begins at a number that
-// follows from the index of the ENI's link.
+// The name of the branch's chain contains the mark's number. So if two processes ask for one number at the same time,
+// the kernel accepts only one chain. The search for a free number begins at a number that follows from the index of the
+// ENI's link.
 type eniMark struct {
 	eni           int // index of the link
 	families      []nl.Family
 	onlyForRouted bool // packets that arrive through the ENI are for routed pods only
 }
 
-// branch returns the ENI's branch that sets the mark with this number.
 func (m eniMark) branch(number uint32) nl.Branch {
 	mark := nl.NFRule{nl.SetMarkBits(number<<markShift, ENIMarks)}
 	b := nl.Branch{Table: eniTable(), Group: nl.RoutedGroup(m.eni), Link: m.eni,
@@ -220,7 +204,6 @@ func (m eniMark) branch(number uint32) nl.Branch {
 	return b
 }
 
-// sharedRules returns the rules that all ENIs share.
 func (m eniMark) sharedRules() (w []nl.Rule) {
 	for _, f := range m.families {
 		w = append(w,
@@ -239,7 +222,7 @@ func (m eniMark) markRules(number uint32) (w []nl.Rule) {
 	return w
 }
 
-// numbersToTry returns the numbers of all marks, in the order in which claimFree tries them for the ENI.
+// numbersToTry returns the numbers of all marks, in the order in which claimFree tries them.
 func (m eniMark) numbersToTry() (all []uint32) {
 	for i := range uint32(mostENIs) {
 		all = append(all, (uint32(m.eni)+i)%mostENIs+1)
@@ -257,8 +240,8 @@ func (m eniMark) String() string {
 	return text
 }
 
-// Add claims a mark's number for the ENI, and adds the rules for this mark. If another process has replaced the table
-// meanwhile, the ENI may now have another number. In this case, Add begins again.
+// Add claims a mark's number for the ENI, and adds the rules for this mark. It begins again if another process has
+// replaced the table meanwhile, and the ENI perhaps has another number.
 func (m eniMark) Add(n *nl.NS) error {
 	const tries = 5
 	for range tries {
@@ -281,7 +264,7 @@ func (m eniMark) Add(n *nl.NS) error {
 	return fmt.Errorf("another program changes the table inet %s all the time", eniTable().Name)
 }
 
-// delOtherRules deletes the ENI's rules for marks, except the rules for the mark with this number.
+// delOtherRules deletes the ENI's rules for other marks than the one with this number.
 func (m eniMark) delOtherRules(n *nl.NS, number uint32) error {
 	rules, err := n.Rules()
 	for _, r := range rules {
@@ -294,7 +277,7 @@ func (m eniMark) delOtherRules(n *nl.NS, number uint32) error {
 	return err
 }
 
-// claim returns the number of the ENI's mark. If the ENI has no branch, claim adds a branch, and fresh is true.
+// claim returns the number of the ENI's mark. If the ENI has no branch, claim adds one, and fresh is true.
 func (m eniMark) claim(n *nl.NS) (number uint32, fresh bool, err error) {
 	if err := eniTable().Add(n); err != nil && !errors.Is(err, fs.ErrExist) {
 		return 0, false, err
@@ -314,11 +297,10 @@ func (m eniMark) claim(n *nl.NS) (number uint32, fresh bool, err error) {
 	return number, fresh, err
 }
 
-// restoreBranches puts back the branches that another program has deleted, for all ENIs. The rules for marks show which
-// number each ENI had. If the process is killed before it has put back all branches, a later Add must find out that
-// branches are missing. Add calls restoreBranches only if the branch of its own ENI is missing. So restoreBranches puts
-// back the branch of the eniMark's own ENI last. Packets that arrive through an ENI also get the ENI's mark, except at
-// the boot ENI. If the node has a rule with prefStray for an ENI, the ENI is not the boot ENI.
+// restoreBranches puts back the branches that another program has deleted, for all ENIs, with the numbers in the rules
+// for marks. The branch of the eniMark's own ENI comes last: without it, a later Add calls restoreBranches again, if
+// this process is killed. Packets that arrive through an ENI also get the mark, except at the boot ENI, for which the
+// node has no rule with prefStray.
 func (m eniMark) restoreBranches(n *nl.NS) error {
 	rules, err := n.Rules()
 	onlyForRouted := map[int]bool{}
@@ -339,8 +321,7 @@ func (m eniMark) restoreBranches(n *nl.NS) error {
 	return err
 }
 
-// restoreBranch puts back the branch of an ENI that has lost its branch. If another ENI has the number now,
-// restoreBranch does nothing.
+// restoreBranch puts back the lost branch of an ENI, unless another ENI has the number now.
 func (m eniMark) restoreBranch(n *nl.NS, number uint32) error {
 	if _, lost := m.number(n); !errors.Is(lost, fs.ErrNotExist) || !n.HasLink(m.eni) {
 		return nil
@@ -349,8 +330,8 @@ func (m eniMark) restoreBranch(n *nl.NS, number uint32) error {
 	return err
 }
 
-// claimFree adds a branch with a free number, and returns the number. A number is taken if the node has a rule for the
-// number's mark, and the ENI of this rule still has its link.
+// claimFree adds a branch with a free number, and returns the number. A number is taken if the rule for its mark
+// belongs to an ENI that still has its link.
 func (m eniMark) claimFree(n *nl.NS) (uint32, error) {
 	rules, err := n.Rules()
 	if err != nil {
@@ -379,8 +360,7 @@ func (m eniMark) number(n *nl.NS) (uint32, error) {
 	return numberOf(chain), err
 }
 
-// numberOf returns the mark's number in the name of a branch's chain. If the name has no number, another program has
-// made the chain, and numberOf returns 0.
+// numberOf returns the mark's number in the name of a branch's chain, or 0 if another program has made the chain.
 func numberOf(chain string) uint32 {
 	number, err := strconv.ParseUint(strings.TrimPrefix(chain, markChain), 10, 8)
 	if err != nil {
@@ -389,13 +369,12 @@ func numberOf(chain string) uint32 {
 	return uint32(number)
 }
 
-// eniOfRule reports whether a rule is ours and is for the mark of an ENI. It returns the index of the ENI's link.
+// eniOfRule returns the index of the ENI's link if a rule is ours and is for the mark of an ENI.
 func eniOfRule(r nl.Rule) (eni int, is bool) {
 	eni, is = nl.OfRoutedTable(r.Table)
 	return eni, is && r.Pref == prefENI && r.Protocol == nl.RouteProtocol
 }
 
-// Check returns an error if the ENI has no branch, or if the branch, its table or a rule for marks is missing or wrong.
 func (m eniMark) Check(n *nl.NS) error {
 	number, err := m.number(n)
 	if err != nil {

@@ -14,21 +14,20 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A further NIC of a pod has its own routes and rules, so that answers leave through this NIC. Package ipvlan adds
-// these routes and rules. The pair, the routes on the node, the service loop and keepCaller are only for the addresses
-// of the pod's first NIC. All calls to the address of a further NIC come through the VPC, even calls from the node and
-// calls to a NodePort.
+// A further NIC of a pod has its own routes and rules, from package ipvlan, so that answers leave through this NIC. The
+// pair, the routes on the node, the service loop and keepCaller are only for the first NIC's addresses. All calls to a
+// further NIC come through the VPC, even from the node or at a NodePort.
 //
-// This plugin adds two kinds of objects for further NICs. The first kind blocks the metadata service at a further NIC,
-// because the NIC's default route leads to the VPC. The plugin does not add these objects if blockInstanceMetadata is
-// false. The second kind is the bandwidth limits: the limits of an ADD are for all links of the ADD together. If the
-// ADDs of two attachments of a pod have the same limits, the links of both attachments share these limits.
+// For further NICs, this plugin adds two kinds of objects. The first kind blocks the metadata service, because the
+// NIC's default route leads to the VPC. It is missing if blockInstanceMetadata is false. The second kind is the
+// bandwidth limits, which all links of an ADD share. If the ADDs of two attachments of a pod have the same limits,
+// their links share them, too.
 //
-// A further attachment, see [nl.Further], gets only these two kinds of objects.
+// A further attachment, see [nl.Further], gets only these objects.
 
-// isFurther reports whether the attachment is a further attachment of its pod. The group of the attachment's link shows
-// this. But the pod may have changed the group, and other plugins set no group. In these cases, isFurther returns true
-// if the attachment has no pair, and the pod's links show that another attachment is the pod's first attachment.
+// isFurther reports whether the attachment is a further attachment of its pod. The group of its link shows this, unless
+// the pod has changed the group, or another plugin has made the link. Then it is a further one if it has no pair, and
+// the pod's links show another first attachment.
 func (s *scene) isFurther(eni nl.Link) (bool, error) {
 	own, group := nl.PodGroup(s.Digest()), nl.Attachment(eni.Group)
 	if group == own || group == nl.FurtherGroup(own) {
@@ -41,8 +40,8 @@ func (s *scene) isFurther(eni nl.Link) (bool, error) {
 	return nl.Further(links, own), err
 }
 
-// addFurther does the ADD of a further attachment. If the kernel has no BPF, the result depends on
-// blockInstanceMetadata: if this key is true, addFurther fails, and otherwise addFurther adds no filters.
+// addFurther does the ADD of a further attachment. On a kernel without BPF, it fails if blockInstanceMetadata is true,
+// and otherwise adds no filters.
 func (s *scene) addFurther() (*types100.Result, error) {
 	var err error
 	for _, loop := range []string{redirect, masquerade} {
@@ -56,7 +55,6 @@ func (s *scene) addFurther() (*types100.Result, error) {
 	return s.Prev, nil
 }
 
-// checkFurther does the CHECK of a further attachment.
 func (s *scene) checkFurther() (wrong error) {
 	for _, f := range s.furtherFaults() {
 		wrong = errors.Join(wrong, f)
@@ -64,8 +62,8 @@ func (s *scene) checkFurther() (wrong error) {
 	return wrong
 }
 
-// furtherFaults returns the faults of a further attachment's objects. If blockInstanceMetadata is not set, and only
-// filters are missing, this is no fault: on a kernel without BPF, the ADD adds no filters, see addFurther.
+// furtherFaults returns the faults of a further attachment's objects. If only filters are missing, it returns none
+// unless blockInstanceMetadata is set: see addFurther.
 func (s *scene) furtherFaults() []nl.Fault {
 	faults := nl.Steps(s.podNS, furtherObjects(s.request, redirect)).Faults()
 	if fewer := nl.Steps(s.podNS, furtherObjects(s.request, masquerade)).Faults(); len(fewer) == 0 {
@@ -74,13 +72,12 @@ func (s *scene) furtherFaults() []nl.Fault {
 	return faults
 }
 
-// furtherObjects returns all objects that a further attachment gets.
 func furtherObjects(r *request, loop string) []nl.Object {
 	limits := r.Config.RuntimeConfig.Bandwidth.objects(linkNames(r.nics))
 	return append(metadataBlockFurther(r, r.nics, 0, loop), limits...)
 }
 
-// metadataBlockFurther lists the objects of [metadataBlock] for each NIC from the index firstNIC on. The prohibit route
+// metadataBlockFurther lists the objects of [metadataBlock] for the NICs from the index firstNIC on. The prohibit route
 // is in the NIC's own routing table.
 func metadataBlockFurther(r *request, nics []plugin.NIC, firstNIC int, loop string) (objects []nl.Object) {
 	if b := r.Config.BlockInstanceMetadata; b != nil && !*b {
@@ -103,7 +100,6 @@ func metadataBlockFurther(r *request, nics []plugin.NIC, firstNIC int, loop stri
 	return objects
 }
 
-// linkNames returns the names of the links of NICs.
 func linkNames(nics []plugin.NIC) (all []string) {
 	for _, n := range nics {
 		all = append(all, n.Name)
@@ -111,8 +107,8 @@ func linkNames(nics []plugin.NIC) (all []string) {
 	return all
 }
 
-// limitedLinks is for an ADD that makes a pair. It returns the links that share the bandwidth limits of the ADD: the
-// links of podLinks, and the links of the ADD's further NICs.
+// limitedLinks returns the links that share the bandwidth limits of an ADD with a pair: those of podLinks and of
+// further NICs.
 func (r *request) limitedLinks() []string {
 	return slices.Concat(r.podLinks(), linkNames(r.nics[min(1, len(r.nics)):]))
 }

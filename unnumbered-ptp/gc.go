@@ -11,16 +11,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp/legacy"
 )
 
-// gc deletes a pair of this network if its attachment is not valid any more. If a pair of any network is gone, gc
-// deletes the rules that remain of the pair. gc also repairs the objects that serve the other pods.
+// gc deletes the network's pairs whose attachments are not valid any more, and the rules that remain of gone pairs of
+// any network. It also repairs the objects that serve the other pods.
 func gc(r *request) error {
 	links, err := r.nodeNS.Links()
 	if err != nil {
 		return err
 	}
 	existing := r.Valid
-	// An ADD first leases an address, and then makes its pair. So Added, which reads the leases, knows the ADD of each
-	// pair in links, but only if gc calls Added after Links.
+	// Call Added after Links: an ADD leases its address, which Added reads, before it makes its pair.
 	if r.Added != nil {
 		added, err := r.Added()
 		if err != nil {
@@ -35,7 +34,7 @@ func gc(r *request) error {
 	}
 	var errs []error
 	for _, l := range links {
-		// If another program has removed the alternative name, the MAC address still shows the attachment.
+		// the MAC address shows the attachment even if another program has removed the alternative name
 		known := valid[l.MAC] || slices.ContainsFunc(l.Names(), func(name string) bool { return valid[name] })
 		if l.Kind == "veth" && !known && (networkInAlias(l.Alias) == r.Network || isHalfMade(l)) {
 			errs = append(errs, r.nodeNS.DelPair(l))
@@ -47,16 +46,15 @@ func gc(r *request) error {
 	return errors.Join(append(errs, detached, gone, lost)...)
 }
 
-// RemoveDetached deletes the rules of pairs that are gone, and returns these rules. It also deletes the original
-// plugin's rules of pairs that are gone. The original plugin deleted its rules only if it masqueraded.
+// RemoveDetached deletes the rules of pairs that are gone, and returns these rules. The original plugin's rules are
+// among them, because it deleted its rules only if it masqueraded.
 func RemoveDetached(node *nl.NS) ([]nl.Rule, error) { return node.RemoveDetached(OfPair) }
 
 // OfPair reports whether a rule is for a pair: a rule of ours, or of the original plugin.
 func OfPair(r nl.Rule) bool { return r.Protocol == nl.RouteProtocol || legacy.IsRule(r) }
 
-// isHalfMade reports whether a pair has no alias and is not up. Most often, the ADD that made the pair was killed. But
-// the ADD may also still run, and it may be an ADD of any network. If gc then deletes the pair, this ADD fails, and the
-// runtime tries again.
+// isHalfMade reports whether a pair has no alias and is not up. Most often, its ADD was killed. If the ADD, of any
+// network, still runs, it fails when gc deletes the pair, and the runtime tries again.
 func isHalfMade(l nl.Link) bool {
 	return nl.IsPair(l.Group) && l.Alias == "" && !l.Up
 }

@@ -11,14 +11,12 @@ import (
 )
 
 // RemoveGone deletes the objects that serve the routed pods of ENIs whose links are gone, and returns these objects.
-// When a link ends, the kernel deletes the routes through this link. The throw routes, the rules for the mark, the
-// branch and the table for ARP requests stay. These objects must not stay for ever, because a branch keeps its mark,
-// and only 255 ENIs can have a mark.
+// When a link ends, the kernel deletes its routes, but not the throw routes, the rules for the mark, the branch and the
+// table for ARP requests. They must not stay for ever, because a branch keeps its mark, and there are only 255.
 //
-// In general, RemoveGone does not harm an ADD that runs at the same time. The ADD adds objects only for a link that
-// exists, and RemoveGone deletes only objects of links that are gone. There is an exception: a new link may get the
-// index or the name of a link that has just gone. In this case, an ADD may rely on objects that RemoveGone deletes. So
-// if RemoveGone has returned an object, the caller repairs the node.
+// An ADD may run at the same time: it adds objects for a link that exists, and RemoveGone deletes objects of links that
+// are gone. But a new link may have the index or the name of a link that has just gone, and then its ADD may rely on
+// deleted objects. So if RemoveGone has returned an object, the caller repairs the node.
 func RemoveGone(node *nl.NS) (removed nl.Wiring, failed error) {
 	gone := func(eni int, is bool) bool { return is && !node.HasLink(eni) }
 	var objects []nl.Object

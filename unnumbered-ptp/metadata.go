@@ -13,15 +13,14 @@ import (
 // metadataAddrs are the addresses of the instance metadata service (EC2 user guide, "Access instance metadata"). A
 // program that reaches the service gets the credentials of the node's role.
 //
-// If a pod's request goes through the node, the answer with IMDSv2's session token does not reach the pod. The reason
-// is the hop limit of this answer. The hop limit is 1 if neither the AMI nor an operator has raised the limit. Other
-// answers, such as those of IMDSv1, have no such limit. If the request goes through the pod's ENI, there is no hop
-// between the pod and the service.
+// Through the node, the answer with IMDSv2's session token does not reach a pod, because its hop limit is 1, unless the
+// AMI or an operator has raised it. Other answers, such as those of IMDSv1, have no such limit. Through the pod's ENI,
+// there is no hop in between.
 var metadataAddrs = []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("fd00:ec2::254")}
 
-// blockedAddrs returns the addresses of the metadata service that the pod must not reach. If blockInstanceMetadata is
-// not set, and hostCidrs has an address as a /32 or a /128, blockedAddrs leaves out this address. The reason is that
-// packets to this address go to a proxy on the node.
+// blockedAddrs returns the addresses of the metadata service that the pod must not reach. Without
+// blockInstanceMetadata, an address that hostCidrs has as a /32 or /128 is not blocked, because packets to it go to a
+// proxy on the node.
 func blockedAddrs(r *request, p pair) (addrs []netip.Addr) {
 	for _, a := range metadataAddrs {
 		f := nl.FamilyOf(a)
@@ -39,9 +38,9 @@ func blockedAddrs(r *request, p pair) (addrs []netip.Addr) {
 }
 
 // metadataBlock returns the objects that block the pod's packets to the metadata service. A route refuses the service's
-// address, so a program gets an error at once. Sockets that are bound to a link ignore the route, so a filter at each
-// of the pod's links drops their packets. A filter needs BPF, which a kernel may lack. So if a pod's loop needs no BPF,
-// the pod gets the filter only if blockInstanceMetadata is set. The pod always gets the route.
+// address, so programs get an error at once. A filter at each of the pod's links drops the packets of sockets that are
+// bound to a link, which ignore the route. Filters need BPF. So a pod whose loop needs no BPF gets them only if
+// blockInstanceMetadata is set.
 func metadataBlock(r *request, p pair) (objects []nl.Object) {
 	addrs := blockedAddrs(r, p)
 	if len(addrs) == 0 {
@@ -56,13 +55,12 @@ func metadataBlock(r *request, p pair) (objects []nl.Object) {
 	return objects
 }
 
-// prohibitRoute returns the route that refuses an address of the metadata service.
 func prohibitRoute(a netip.Addr) nl.Route {
 	return nl.Route{Dst: nl.HostPrefix(a), Type: "prohibit", Protocol: nl.RouteProtocol}
 }
 
-// needsFilters reports whether BPF filters must block the metadata service for a pod with this service loop, besides
-// the routes that refuse this service.
+// needsFilters reports whether a pod with this service loop needs BPF filters that block the metadata service, besides
+// the routes.
 func needsFilters(r *request, loop string) bool {
 	return r.Config.BlockInstanceMetadata != nil || loop != masquerade
 }

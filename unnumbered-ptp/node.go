@@ -29,8 +29,8 @@ type node struct {
 // wantsHost is the hint to the operator if the node has no link with the name hostInterface.
 const wantsHost = "hostInterface is the name of the boot ENI's link on this node, see 'ip route show default'"
 
-// readNode reads the node. If hostInterface is an alternative name of a link, readNode replaces hostInterface in the
-// configuration by the link's name. The reason is that netfilter and /proc/sys do not accept alternative names.
+// readNode reads the node. In the configuration, it replaces an alternative name in hostInterface by the link's name,
+// because netfilter and /proc/sys do not accept alternative names.
 func readNode(ns *nl.NS, c *Config) (node, error) {
 	l, err := ns.SeenLink(c.HostInterface)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -65,18 +65,17 @@ func readNode(ns *nl.NS, c *Config) (node, error) {
 	return n, nil
 }
 
-// forwardsIPv6 reports whether the node forwards IPv6 for pods.
 func (n node) forwardsIPv6(c Config) bool { return c.IPMasq && n.hasFamily(nl.IPv6) }
 
 func conf4(link string) string { return "net/ipv4/conf/" + link + "/" }
 func conf6(link string) string { return "net/ipv6/conf/" + link + "/" }
 
-// nodeAddrs returns the addresses of hostInterface without link-local ones and duplicates. IPv4 comes before IPv6. In
-// each family, the primary address is first.
+// nodeAddrs returns the addresses of hostInterface without link-local ones and duplicates. IPv4 comes before IPv6, and
+// in each family, the primary address is first.
 //
-// Pods use the primary address of the node, which is the instance's own address. keepalived and other programs add
-// addresses, and move them to another node. The kernel's order does not show which address is primary: if a program
-// removes an address and adds it again, this address becomes the last in the kernel's list.
+// Pods use the node's primary address, which is the instance's own. keepalived and other programs add addresses, and
+// move them to another node. The kernel's order does not show the primary address: an address that is removed and added
+// again becomes the last in the list.
 func nodeAddrs(ns *nl.NS, link string) ([]nl.Addr, error) {
 	found, err := ns.Addrs(link)
 	if err != nil {
@@ -93,8 +92,7 @@ func nodeAddrs(ns *nl.NS, link string) ([]nl.Addr, error) {
 	return all, nil
 }
 
-// sortedAddrs selects and sorts the addresses of one family for nodeAddrs. The parameter found lists the addresses of
-// all families.
+// sortedAddrs selects and sorts the addresses of one family for nodeAddrs.
 func sortedAddrs(ns *nl.NS, link string, f nl.Family, found []nl.Addr) ([]nl.Addr, error) {
 	of := slices.DeleteFunc(slices.Clone(found), func(a nl.Addr) bool {
 		return nl.FamilyOf(a.Prefix.Addr()) != f || a.Prefix.Addr().IsLinkLocalUnicast() || a.Duplicate
@@ -112,14 +110,15 @@ func sortedAddrs(ns *nl.NS, link string, f nl.Family, found []nl.Addr) ([]nl.Add
 	return of, nil
 }
 
-// compareAddrs orders two addresses. The address that is more likely to be the instance's own address comes first.
+// compareAddrs orders two addresses: the one that is more likely to be the instance's own address comes first.
 //
-// A deprecated address comes last, but is better than none. keepalived adds deprecated IPv6 addresses. An address from
-// DHCP becomes deprecated when its lease ends. A tentative address comes before deprecated addresses, and after all
-// other addresses. If both addresses are equal so far, the address that is the source of the default route comes first.
-// If neither is this source, the form of the addresses decides. The instance's own address has a lifetime. Its prefix
-// is the prefix of its subnet, or /128 if DHCPv6 gave the address. If another program has added an address, the address
-// has no lifetime. Such an address is a /32, a /128, or secondary.
+// Deprecated addresses come last, but are better than none. keepalived adds deprecated IPv6 addresses, and an address
+// from DHCP becomes deprecated when its lease ends. Tentative addresses come before deprecated ones, and after all
+// others. Then the source of the default route comes first.
+//
+// Last, the form of the address decides. The instance's own address has a lifetime, and its prefix is that of its
+// subnet, or /128 from DHCPv6. An address that another program has added has no lifetime, and is a /32, a /128, or
+// secondary.
 func compareAddrs(a, b nl.Addr, src netip.Addr) int {
 	return cmp.Or(
 		trueLast(a.Deprecated, b.Deprecated),
@@ -131,7 +130,6 @@ func compareAddrs(a, b nl.Addr, src netip.Addr) int {
 	)
 }
 
-// trueLast orders two values: true comes after false.
 func trueLast(a, b bool) int {
 	switch {
 	case a == b:
@@ -142,8 +140,7 @@ func trueLast(a, b bool) int {
 	return -1
 }
 
-// primaries returns the node with only the primary address of each family. Other programs may add and remove the other
-// addresses.
+// primaries returns the node with only the primary address of each family. Other programs add and remove the others.
 func (n node) primaries() node {
 	var addrs []netip.Addr
 	for _, f := range nl.Families {
@@ -161,15 +158,14 @@ func (n node) forPod(p pair) node {
 	return n
 }
 
-// primaryAddr returns the node's first address of a family, or the zero address if there is none.
+// primaryAddr returns the node's first address of a family, or the zero address.
 func (n node) primaryAddr(f nl.Family) netip.Addr { return nl.FirstAddr(n.addrs, f) }
 
-// hasFamily reports whether the node has an address of a family.
 func (n node) hasFamily(f nl.Family) bool { return n.primaryAddr(f).IsValid() }
 
-// checkFamilies returns an error if the pod has a family in which the node has no address: node and pod could not reach
-// each other. The error tells the runtime to try again, because the node may still get the address: a node gets its
-// address from DHCPv6 later than its address from DHCP.
+// checkFamilies returns an error if the pod has a family in which the node has no address, so node and pod could not
+// reach each other. The runtime should try again, because the node may get its address later: DHCPv6 is slower than
+// DHCP.
 func (n node) checkFamilies(r *request) error {
 	for _, a := range r.addrs {
 		f, enable := nl.FamilyOf(a), ""
@@ -185,9 +181,8 @@ func (n node) checkFamilies(r *request) error {
 	return nil
 }
 
-// withPrimary returns the node with its addresses in another order: the addresses in addrs come first. So in each
-// family, the first address that is also in addrs becomes the primary address. If the node has lost an address in
-// addrs, this address has no effect.
+// withPrimary returns the node with the addresses that are also in addrs first. So in each family, the first of these
+// becomes the primary address. An address that the node has lost has no effect.
 func (n node) withPrimary(addrs []netip.Addr) node {
 	n.addrs = slices.Clone(n.addrs)
 	slices.SortStableFunc(n.addrs, func(a, b netip.Addr) int {
@@ -196,12 +191,11 @@ func (n node) withPrimary(addrs []netip.Addr) node {
 	return n
 }
 
-// hasSeveralAddrs reports whether the node has several addresses of a family. If so, the node may have had another
-// primary address earlier.
+// hasSeveralAddrs reports whether the node has several addresses of a family, so its primary address may have changed.
 func (n node) hasSeveralAddrs() bool { return len(n.addrs) > len(n.primaries().addrs) }
 
-// nodeWhenMade returns the node with the primary addresses that it had when the pod was made. The node's routes to the
-// pod have these addresses as their sources.
+// nodeWhenMade returns the node with the primary addresses that it had when the pod was made. They are the sources of
+// the node's routes to the pod.
 func (s *scene) nodeWhenMade(p pair) (node, error) {
 	if !s.node.hasSeveralAddrs() {
 		return s.node, nil
@@ -216,8 +210,8 @@ func (s *scene) nodeWhenMade(p pair) (node, error) {
 	return s.node.withPrimary(sources), err
 }
 
-// asInTable returns the node with the primary addresses that it had when the last pod was made. The ADD of that pod
-// wrote these addresses into the nftables table for all pods.
+// asInTable returns the node with the primary addresses that it had when the last pod was made. That ADD wrote them
+// into the nftables table for all pods.
 func (n node) asInTable(r *request) (node, error) {
 	if !n.hasSeveralAddrs() {
 		return n, nil

@@ -13,45 +13,41 @@ import (
 )
 
 // A caller is a host that calls a pod through the node: at a NodePort of a Service that keeps the caller's address
-// (externalTrafficPolicy: Local). The node replaces the call's destination by the pod's address, and does not replace
-// the call's source. So the call reaches the pod through the veth, with the caller's own address.
+// (externalTrafficPolicy: Local). The node replaces only the destination of the call, by the pod's address. So the call
+// reaches the pod through the veth, with the caller's own address.
 //
-// If an IPv4 caller is in the internet, the pod's answer leaves through the veth, because the pod's IPv4 default route
-// is through the veth. But the pod's routes to the VPC, and all of the pod's IPv6 routes, lead through the pod's ENI.
-// An answer through the ENI has the pod's address as the source, which is not the address that the caller called. So if
-// the caller is in the VPC, or uses IPv6, the node writes its own address into the call as the source. The pod then
-// answers the node. This replacement needs nothing in the pod, so it does not make the pod's other packets slower.
+// The pod's answer to an IPv4 caller in the internet leaves through the veth, by the pod's default route. But an answer
+// into the VPC, or of IPv6, leaves through the pod's ENI, from the pod's address, which the caller did not call. So for
+// such callers, the node writes its own address into the call as the source, and the pod answers the node. This needs
+// nothing in the pod, so the pod's other packets do not become slower.
 //
-// If keepCaller is set, a pod sees the callers' own addresses. If the first packet of a connection arrives through the
-// veth, the connection gets a mark (nodePortMark) in the pod. The pod's sockets answer with the mark, and a rule sends
-// marked packets through the veth. Packets that arrive through the ENI get no mark. docs/configuration.md explains the
-// cost of the rule, and the limits of keepCaller.
+// If keepCaller is set, a pod sees the callers' own addresses. A connection whose first packet arrives through the veth
+// gets a mark (nodePortMark) in the pod. The pod answers with the mark, and a rule sends marked packets through the
+// veth. Packets that arrive through the ENI get no mark. docs/configuration.md explains the cost and the limits of
+// keepCaller.
 //
-// In a pod, eth0 is the link to the ENI, and eth1 is the pod's end of the veth.
+// eth0 is the pod's link to the ENI, and eth1 its end of the veth:
 //
 //   - If the loop is redirect, the BPF program at eth1 sends looped packets out through eth0, and marks all other
-//     packets. The kernel copies the mark of the first packet of a TCP connection to the socket (tcp_fwmark_accept).
-//     UDP sockets do not copy the mark, so their answers have no mark. Answers from Services to the pod may also get
-//     the mark. This does no harm, because the pod's sockets for these answers exist already, and an existing socket
-//     does not copy the mark.
-//   - If the loop is masquerade, the pod tracks its connections. If the first packet of a connection arrives through
-//     the veth, the connection has the mark. Each packet that the pod sends for this connection gets the mark from the
-//     connection, and not from a socket. So UDP packets also get the mark.
+//     packets. The kernel copies the mark of a TCP connection's first packet to the socket (tcp_fwmark_accept), but
+//     UDP answers have no mark. Answers from Services may also get the mark. It does no harm, because existing sockets
+//     do not copy it.
+//   - If the loop is masquerade, the pod tracks its connections, and its packets get the mark from the connection,
+//     even UDP packets.
 //
-// Two other designs would cost more. In the first design, a BPF program at eth0's egress would handle the answers. This
-// program would make each packet of the pod to the VPC up to 1 % slower. In the second design, the routes through eth0
-// would call a BPF program. This program could handle the answers of UDP, too. But the second design would need a
-// second copy of all routes of the pod, even of routes that other programs add.
+// Two other designs would cost more. A BPF program at eth0's egress would make each packet of the pod to the VPC up to
+// 1 % slower. Routes through eth0 that call a BPF program could also handle UDP, but would need a second copy of all
+// routes of the pod, even of those that other programs add.
 
-// prefCaller is the priority of a pod's rule for marked packets, and tableCaller is the routing table of this rule. The
-// rule comes after the kernel's rule for the pod's own addresses, and before all other usual rules.
+// The priority of a pod's rule for marked packets, and its routing table. The rule comes after the kernel's rule for
+// the pod's own addresses, and before all other usual rules.
 const (
 	prefCaller  = 512
 	tableCaller = 72
 )
 
-// podCallerObjects returns the objects that make the pod answer marked connections through the veth. The objects of the
-// service loop set the marks, see podLoop.
+// podCallerObjects returns the objects that make the pod answer marked connections through the veth. The marks are from
+// the service loop's objects, see podLoop.
 func podCallerObjects(r *request, p pair, n node) (objects []nl.Object) {
 	if !p.callers || p.loop == "" {
 		return nil
@@ -61,8 +57,8 @@ func podCallerObjects(r *request, p pair, n node) (objects []nl.Object) {
 		objects = append(objects, nl.Sysctl{Key: "net/ipv4/tcp_fwmark_accept", Value: "1"}) // also for IPv6
 	}
 	if p.hasFamily(nl.IPv4) {
-		// Without src_valid_mark, rp_filter ignores the mark, and expects the caller's packets at the ENI. So a strict
-		// check would drop the caller's packets at the veth.
+		// Without src_valid_mark, rp_filter expects the caller's packets at the ENI, so a strict check would drop them
+		// at the veth.
 		objects = append(objects, nl.Sysctl{Key: conf4(veth) + "src_valid_mark", Value: "1"})
 	}
 	for _, f := range p.families() {
@@ -79,11 +75,10 @@ func podCallerObjects(r *request, p pair, n node) (objects []nl.Object) {
 }
 
 // A callerRule is a pod's rule for the marked packets that the pod itself sends. The check of sources (rp_filter) also
-// uses this rule.
+// uses it.
 //
-// Packets that the pod forwards to a container inside the pod also have the mark. These packets must not leave through
-// the veth again. So the rule has the condition IIF "lo", which only packets of the pod itself fulfil. The rules of
-// earlier releases had no IIF, and pods with these rules may still run.
+// It has IIF "lo", because packets that the pod forwards to a container inside the pod also have the mark, and must not
+// leave through the veth again. The rules of earlier releases had no IIF, and pods with them may still run.
 type callerRule struct{ nl.Rule }
 
 // Check also accepts the rule of an earlier release.
@@ -95,9 +90,9 @@ func (r callerRule) Check(n *nl.NS) error {
 	return err
 }
 
-// delOldCallerRules deletes the caller rules of a running pod if an earlier release made one of them. If the old rule
-// stayed beside the new rule, the old rule would still lead forwarded packets to the veth. The ADD then adds the new
-// rules. The kernel cannot delete only the rule without IIF, so delOldCallerRules deletes all caller rules.
+// delOldCallerRules deletes the caller rules of a running pod if one of them is from an earlier release, and would lead
+// forwarded packets to the veth. It deletes all of them, because the kernel cannot delete only those without IIF. The
+// ADD then adds the new ones.
 func (s *scene) delOldCallerRules(p pair) {
 	if !p.callers {
 		return
@@ -117,11 +112,9 @@ func (s *scene) delOldCallerRules(p pair) {
 	}
 }
 
-// callerRules lists the caller rules that a DEL deletes in the pod. The DEL need not delete the routes to which these
-// rules lead, because the kernel deletes the routes with the veth. A pod from an earlier release may have two forms of
-// the rule: with and without IIF. A request to delete the rule without IIF matches both forms, and might delete the
-// rule with IIF. So the DEL must delete the rule without IIF last. The DEL begins with the last rule in the list, so
-// callerRules puts the rule without IIF first.
+// callerRules lists the caller rules that a DEL deletes in the pod. The kernel deletes their routes with the veth. A
+// request to delete the rule of an earlier release, without IIF, also matches the rule with IIF. So the rule without
+// IIF must be deleted last. The DEL begins at the end of the list, so this rule comes first here.
 func callerRules(r *request) (objects []nl.Object) {
 	if !r.Config.KeepCaller {
 		return nil
@@ -135,10 +128,9 @@ func callerRules(r *request) (objects []nl.Object) {
 	return objects
 }
 
-// callerMarkChains returns the nftables chains that set the marks in a pod that tracks its connections. If the first
-// packet of a connection arrives through the veth, the pod's answers leave through the veth. A looped packet also
-// arrives through the veth, and the pod sends it out through the ENI. A looped packet is not a call, so the chains do
-// not mark it.
+// callerMarkChains returns the nftables chains that set the marks in a pod that tracks its connections. A connection
+// whose first packet arrives through the veth is marked. A looped packet is not, because it is no call: the pod sends
+// it out through the ENI.
 func callerMarkChains(c Config) []nl.Chain {
 	byVeth := nl.IIFName(c.ContainerInterface)
 	return []nl.Chain{
@@ -152,11 +144,10 @@ func callerMarkChains(c Config) []nl.Chain {
 	}
 }
 
-// callersChain is the name of the chain for callers.
 const callersChain = "callers"
 
-// nodePortSNAT returns the node's chain that replaces the source of some callers' calls by the node's address. The top
-// of this file says which callers these are. The chain comes before the chains of other programs.
+// nodePortSNAT returns the node's chain that makes the node's address the source of some callers' calls: see the top of
+// this file. It comes before the chains of other programs.
 func nodePortSNAT(r *request, n node) nl.Chain {
 	chain, c := nl.Chain{Name: callersChain, Type: "nat", Hook: "postrouting", Priority: 98, Varies: true}, r.Config
 	if !c.IPMasq || c.ports.last == 0 || c.KeepCaller && !slices.Contains(c.loopsOfNewPod(), redirect) {

@@ -13,14 +13,13 @@ import (
 )
 
 // The kernel limits how many ICMPv6 refusals one host gets, for example when the host calls a Service without backends.
-// The default is one per second, and ten per second in newer kernels. The kernel counts redirects toward the same
-// limit: one redirect per second at most. The kernel counts a redirect when a packet leaves through the link on which
-// the packet arrived. If the link has no link-local address, the kernel sends no redirect, but the count still grows
-// (ip6_forward). Packets of the service loop leave through the link on which they arrived. So a pod that uses Services
-// gets only a small part of the limit for its refusals.
+// The default is one per second, or ten in newer kernels. Redirects count, too, one per second at most. The kernel
+// counts a redirect for a packet that leaves through the link on which it arrived. Without a link-local address of the
+// link, it counts a redirect that it does not send (ip6_forward). Packets of the service loop leave in this way, so a
+// pod that uses Services gets few refusals.
 //
-// If the kernel waits refusalInterval between two refusals, nearly all refusals reach the pod. The kernel also limits
-// the refusals of the whole node (icmp_msgs_per_sec). refusalInterval is a whole number of ticks in every kernel.
+// With refusalInterval between two refusals, nearly all of them reach the pod. The kernel also limits the refusals of
+// the whole node (icmp_msgs_per_sec). In every kernel, refusalInterval is a whole number of ticks.
 const (
 	ratelimit6      = "net/ipv6/icmp/ratelimit"
 	refusalInterval = 20 // milliseconds
@@ -34,7 +33,7 @@ const (
 	prefPod      = 1024
 )
 
-// nodeWiring lists the objects that serve all of the node's pods except routed pods. For routed pods, see eniWiring.
+// nodeWiring lists the objects that serve all of the node's pods except routed pods. For these, see eniWiring.
 func nodeWiring(r *request, n node) nl.Wiring {
 	objects := nodeSysctls(r.Config, n)
 	if t := nodeTable(r, n); len(t.Chains) > 0 {
@@ -42,8 +41,7 @@ func nodeWiring(r *request, n node) nl.Wiring {
 	}
 	if r.Config.Loopless() {
 		objects = append(objects, r.Config.looplessMasquerade())
-		// The node's own packets do not use this rule: they need the routes of the main table. These routes name the
-		// node's primary address as the source, and the routes of tableLoopless name no source.
+		// The node's own packets need the main table, whose routes name the node's primary address as the source.
 		objects = append(objects, familyRules(n, nl.Rule{Pref: prefLoopless, Not: true, IIF: "lo", Table: tableLoopless,
 			Protocol: nl.RouteProtocol})...)
 	}
@@ -61,9 +59,8 @@ func nodeSysctls(c Config, n node) (objects []nl.Object) {
 		objects = forwardingSysctls(c, n)
 	}
 	if c.ports.last != 0 {
-		// For a packet to a NodePort, the check of sources looks for the route that the pod's answer to the caller
-		// would take. A route in the pod's table does not lead to hostInterface, so a strict check would drop the
-		// packet.
+		// For a packet to a NodePort, the check of sources finds the route of the pod's answer, which is not through
+		// hostInterface. A strict check would drop the packet.
 		objects = append(objects, nl.Sysctl{Key: conf4(c.HostInterface) + "rp_filter", Value: "2"})
 	}
 	return objects
@@ -73,9 +70,8 @@ func nodeSysctls(c Config, n node) (objects []nl.Object) {
 func forwardingSysctls(c Config, n node) []nl.Object {
 	objects := []nl.Object{
 		nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"},
-		// The node sends a packet back through the veth on purpose, so it must not send a redirect to the pod. The
-		// kernel sends redirects if the value of the link or the value of "all" is 1. Links that exist already keep
-		// their own value.
+		// The node must not send a pod redirects for packets that it sends back through the veth on purpose. The kernel
+		// sends them if the value of the link or of "all" is 1, and existing links keep their own value.
 		nl.Sysctl{Key: conf4("all") + "send_redirects", Value: "0"},
 	}
 	if !n.forwards {
@@ -94,13 +90,11 @@ func forwardingSysctls(c Config, n node) []nl.Object {
 	return objects
 }
 
-// forwards4 returns the sysctl that lets a link forward IPv4. Each link through which a packet may arrive needs this
-// sysctl, besides ip_forward. When ip_forward changes, the kernel sets the sysctl of all links. But systemd-networkd
-// and hardening profiles also set the sysctl of one link, or of new links. For IPv6, the kernel reads only the sysctl
-// of "all" (ip6_forward).
+// forwards4 returns the sysctl that lets a link forward IPv4. Besides ip_forward, each incoming link needs it. When
+// ip_forward changes, the kernel sets it for all links, but systemd-networkd and hardening profiles set it for one
+// link, or for new links. For IPv6, the kernel reads only that of "all" (ip6_forward).
 func forwards4(link string) nl.Sysctl { return nl.Sysctl{Key: conf4(link) + "forwarding", Value: "1"} }
 
-// familyRules returns the rule r for IPv4, and also for IPv6 if the node has IPv6.
 func familyRules(n node, r nl.Rule) []nl.Object {
 	r.Family = nl.IPv4
 	objects := []nl.Object{r}
@@ -111,12 +105,11 @@ func familyRules(n node, r nl.Rule) []nl.Object {
 	return objects
 }
 
-// nodeTable returns the node's nftables table for one network. If two networks need the same rule, the tables of both
-// networks have the rule. This does no harm.
+// nodeTable returns the node's nftables table for one network. If two networks need the same rule, it does no harm in
+// both tables.
 //
-// A connection from outside to a NodePort gets a mark. The reason is that the connection came through hostInterface, so
-// its answers must leave through hostInterface. The pod's rule leads packets for the VPC back into the pod, and would
-// also lead these answers back into the pod. So the rule for marked packets comes before the pod's rule.
+// A connection from outside to a NodePort gets a mark, because its answers must leave through hostInterface. The rule
+// for marked packets comes before the pod's rule, which would lead answers into the VPC back into the pod.
 func nodeTable(r *request, n node) nl.Table {
 	c, t := r.Config, nl.Table{Family: "inet", Name: nl.OwnTableOf(r.Network)}
 	if p := c.ports; p.last != 0 {
@@ -141,13 +134,11 @@ func nodeTable(r *request, n node) nl.Table {
 	return t
 }
 
-// nodePortsChain is the name of the chain that marks connections to NodePorts.
 const nodePortsChain = "prerouting"
 
-// postroutingChain returns the node's chain that gives the node's address to packets which the node forwards for pods.
-// addrs are the node's addresses for packets of the service loop. The chain comes before kube-proxy's chain, whose
-// priority is 100. If the node's chain came after kube-proxy's chain, kube-proxy might give the node's address to a
-// packet that goes back into a pod.
+// postroutingChain returns the node's chain that makes the node's address the source of packets that the node forwards
+// for pods. addrs are the node's addresses for packets of the service loop. It comes before kube-proxy's chain
+// (priority 100), which might give the node's address to packets that go back into a pod.
 func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Rules: []nl.NFRule{
 		{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface), nl.Masquerade()},
@@ -161,34 +152,30 @@ func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 // sendersChain returns the node's chain for connections whose first packet comes from a pod's veth. byVeth matches
 // packets from the veths of some pods. The chain drops two kinds of packets:
 //
-//   - Packets whose source is not the pod's address. The node recognizes such a packet, because it has no route to the
-//     packet's source through the same veth. A pod can send packets with another source if it has CAP_NET_RAW, which
-//     containers have by default. EC2 checks the packets that leave an ENI, but does not see packets that stay on the
-//     node. For IPv6, the kernel does not check sources.
-//   - Packets that the pod's BPF program has wrongly sent to the node as answers to looped packets. Such a packet came
-//     from the VPC to a port from 49152 on that no program has opened. It is a UDP packet, or a TCP packet that is not
-//     the first one of its connection. The BPF program has also changed the packet's destination port. If the node did
-//     not drop the packet, the packet would reach the pod at this other port. A security group may permit packets to
-//     the first port, but not to the other port. The node would also track the packet.
+//   - Packets from another address than the pod's: the node has no route to their source through the same veth. A
+//     container can send them with CAP_NET_RAW, which it has by default. EC2 checks only packets that leave an ENI,
+//     and the kernel does not check the sources of IPv6.
+//   - Packets that the pod's BPF program has wrongly sent to the node as answers to looped packets. They came from the
+//     VPC to a port from 49152 on that no program has opened: UDP packets, or TCP packets that do not begin a
+//     connection. The BPF program has changed their destination port, and they would reach the pod at this other port,
+//     which a security group perhaps does not permit.
 //
-// Packets to the node itself pass. The reason is that the kernel may find no route back through the veth for a packet
-// to the node. This lookup is the lookup for an answer of the node: the answer's source is the address that the pod has
-// called. If the node has several ENIs, it may have rules for packets from this address. These rules may lead all
-// answers from the address through the VPC, even answers to pods.
+// Packets to the node itself pass, because for them, the kernel may find no route back through the veth. It looks up
+// the route of the node's answer, from the address that the pod has called. With several ENIs, the node may have rules
+// that lead all answers from this address through the VPC, even those to pods.
 //
-// A packet to a NodePort or a hostPort of the node usually goes on to a pod, and must not pass as a packet to the node.
-// So the chain comes after the chains that translate the destination. Their priority is -100, or -90 for firewalld. The
-// chain cannot have the type nat: after a translation, the kernel calls no other chain of this type. A packet that is
-// not the first one of its connection costs one comparison. The node does not track dropped packets.
+// Packets to a NodePort or a hostPort go on to a pod, so they must not pass. So the chain comes after the chains that
+// translate the destination, whose priority is -100, or -90 for firewalld. It cannot have the type nat: after a
+// translation, the kernel calls no other chain of this type. Later packets of a connection cost one comparison. The
+// node does not track dropped packets.
 func sendersChain(byVeth nl.Term) nl.Chain {
 	return nl.Chain{Name: "senders", Type: "filter", Hook: "prerouting", Rules: []nl.NFRule{
 		{nl.CTUnconfirmed(), byVeth, nl.NotToLocal(), nl.NoRouteBack(), nl.Count(), nl.Drop()}}}
 }
 
-// checkedWiring returns the part of nodeWiring that CHECK looks for. checkedWiring leaves out the chain "callers",
-// because this chain depends on the CIDRs that the VPC had during the last pod's ADD. It also leaves out the chain
-// "closed", see [checkClosedChain]. If anyConfig is true, the Check of a table accepts the rules of another
-// configuration.
+// checkedWiring returns the part of nodeWiring that CHECK looks for. It leaves out the chain "callers", which depends
+// on the VPC's CIDRs during the last ADD. It also leaves out the chain "closed", see [checkClosedChain]. With
+// anyConfig, tables may have the rules of another configuration.
 func checkedWiring(w nl.Wiring, anyConfig bool) nl.Wiring {
 	for i, s := range w {
 		if t, is := s.Object.(nl.Table); is {

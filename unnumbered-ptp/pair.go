@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A pair is the veth pair of a pod, with the facts that determine which objects belong to the pair.
+// A pair is the veth pair of a pod, with facts on which the pair's objects depend.
 type pair struct {
 	veth    nl.Veth
 	addrs   []netip.Addr
@@ -50,9 +50,9 @@ func newPair(s *scene) pair {
 	return p
 }
 
-// pair returns the pod's pair as ADD makes it. If the kernel does not answer, exists is true. A pair that exists keeps
-// its name when the configuration changes. If the configuration does not have the key mtu, the pair also keeps its MTU
-// when the MTU of hostInterface changes.
+// pair returns the pod's pair as ADD makes it. If the kernel does not answer, exists is true. An existing pair keeps
+// its name when the configuration changes. Without the key mtu, it also keeps its MTU when the MTU of hostInterface
+// changes.
 func (s *scene) pair() (p pair, exists bool) {
 	p = newPair(s)
 	own := cmp.Or(p.veth.AltName, p.veth.Name)
@@ -66,8 +66,7 @@ func (s *scene) pair() (p pair, exists bool) {
 	return p, !errors.Is(err, fs.ErrNotExist)
 }
 
-// findPair returns the pod's pair as the method pair does. But findPair also finds a routed pod's pair that has lost
-// its alternative name.
+// findPair is like pair, but also finds a routed pod's pair that has lost its alternative name.
 func (s *scene) findPair() (p pair, exists bool) {
 	if p, exists = s.pair(); exists || !p.routed {
 		return p, exists
@@ -85,8 +84,8 @@ func (s *scene) findPair() (p pair, exists bool) {
 	return p, true
 }
 
-// NearOf finds the node's end of an attachment's pair in a list of links. The name or the alternative name of this end
-// follows from the attachment. If another program has removed this name, NearOf finds the end by the end's MAC address.
+// NearOf finds the node's end of an attachment's pair in a list of links. It finds the end by the name or alternative
+// name that follows from the attachment. If another program has removed this name, it finds the end by its MAC address.
 func NearOf(links []nl.Link, network string, a plugin.Attachment) (near nl.Link, is bool) {
 	name := VethName(network, a)
 	mac, _ := macs(network, a)
@@ -100,16 +99,13 @@ func NearOf(links []nl.Link, network string, a plugin.Attachment) (near nl.Link,
 	return links[i], true
 }
 
-// hasFamily reports whether the pod has addresses of a family.
 func (p pair) hasFamily(f nl.Family) bool { return nl.FirstAddr(p.addrs, f).IsValid() }
 
-// families returns the families of the pod's addresses.
 func (p pair) families() []nl.Family {
 	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !p.hasFamily(f) })
 }
 
-// dstsByNode returns the prefixes of hostCidrs in the pod's families: the pod reaches these destinations through the
-// node.
+// dstsByNode returns the prefixes of hostCidrs in the pod's families, which the pod reaches through the node.
 func (p pair) dstsByNode(c Config) (all []netip.Prefix) {
 	for _, dst := range c.hostCIDRs {
 		if p.hasFamily(nl.FamilyOf(dst.Addr())) {
@@ -119,7 +115,6 @@ func (p pair) dstsByNode(c Config) (all []netip.Prefix) {
 	return all
 }
 
-// owner is the first word of the alias of our links.
 const owner = "cni-ipvlan-vpc-k8s"
 
 // VethName returns the name of the node's end of an attachment's veth pair, or the alternative name of this end, see
@@ -128,8 +123,8 @@ func VethName(network string, a plugin.Attachment) string {
 	return ("veth" + hex.EncodeToString(plugin.Digest(network, a)))[:unix.IFNAMSIZ-1]
 }
 
-// macs returns the MAC addresses of the node's end and of the pod's end. The addresses are locally administered, and
-// always the same for the same attachment.
+// macs returns the MAC addresses of the node's end and of the pod's end. They are locally administered, and follow from
+// the attachment.
 func macs(network string, a plugin.Attachment) (near, far string) {
 	end := net.HardwareAddr(plugin.Digest(network, a)[:6])
 	end[0] = end[0]&^1 | 2
@@ -151,7 +146,7 @@ func alias(r *request) string {
 	return s[:min(len(s), most)]
 }
 
-// networkInAlias returns the network in an alias of ours, or "" if the alias is not ours.
+// networkInAlias returns the network in an alias of ours, or "" for any other alias.
 func networkInAlias(alias string) string {
 	words := strings.SplitN(alias, " ", 3)
 	if len(words) < 3 || words[0] != owner {

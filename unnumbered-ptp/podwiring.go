@@ -18,8 +18,7 @@ func (s *scene) wiring(p pair, n node, table uint32) nl.Wiring {
 	}
 	inPod := slices.Concat(
 		podSysctls(r.Config, p), podAddrs(r.Config, p),
-		// The filters for outgoing packets come first, because only they add the kind of qdisc that serves both
-		// directions.
+		// The filters for outgoing packets come first, because only they add a qdisc for both directions.
 		metadataBlock(r, p), metadataBlockFurther(r, r.nics, 1, p.loop),
 		r.Config.RuntimeConfig.Bandwidth.objects(r.limitedLinks()),
 		podLoop(r, p, table),
@@ -35,11 +34,10 @@ func podSysctls(c Config, p pair) (objects []nl.Object) {
 	return objects
 }
 
-// podAddrs copies the pod's IPv4 addresses to the pod's end of the pair. So the pod has each IPv4 address at two links.
-// The reason is netfilter's REDIRECT: with REDIRECT, the sidecar of a service mesh gets packets that arrive at the pod.
-// REDIRECT sends a packet to an address of the link through which the packet has arrived. If this link has no address,
-// REDIRECT drops the packet (nf_nat_redirect_ipv4). In IPv6, REDIRECT takes the link-local address. The kernel does not
-// use these copies in any other way, because the field Apart is set, see [nl.Addr].
+// podAddrs copies the pod's IPv4 addresses to the pod's end of the pair. A sidecar of a service mesh needs this:
+// netfilter's REDIRECT sends it the packets that arrive at the pod, to an address of the incoming link, and drops them
+// if this link has none (nf_nat_redirect_ipv4). In IPv6, REDIRECT takes the link-local address. Because of Apart, the
+// kernel uses the copies for nothing else, see [nl.Addr].
 func podAddrs(c Config, p pair) (objects []nl.Object) {
 	for _, a := range p.addrs {
 		if a.Is4() {
@@ -54,20 +52,18 @@ func podAddrs(c Config, p pair) (objects []nl.Object) {
 type copiedAddr struct{ nl.Addr }
 
 // Del does nothing: the address ends with the pair. A link that loses its last IPv4 address also loses all IPv4 routes
-// and neighbours (fib_disable_ip). A repeated ADD adds the address to a running pod of an earlier release. If this ADD
-// fails, its undo must not remove the routes and neighbours of the running pod.
+// and neighbours (fib_disable_ip). So the undo of a failed ADD must not remove the address from a running pod of an
+// earlier release, to which a repeated ADD has added it.
 func (copiedAddr) Del(*nl.NS) error { return nil }
 
-// podRoutes returns the pod's routes to the addresses of the node, and the routes to hostCidrs through the node. It
-// also returns the default routes. The next hop of a default route, or of a route to hostCidrs, is the node's primary
-// address. If the default route leads through the ENI, its next hop is the pod's gateway in the VPC. A prefix in
-// hostCidrs may also be the CIDR of a peered VPC. In this case, the route through the node replaces the pod's route
-// through its ENI.
+// podRoutes returns the pod's routes to the node's addresses, the routes to hostCidrs, and the default routes. For the
+// last two, the next hop is the node's primary address. For a default route through the ENI, it is the pod's gateway in
+// the VPC. If a prefix of hostCidrs is also the CIDR of a peered VPC, the route through the node replaces the one
+// through the ENI.
 func podRoutes(r *request, p pair, n node) (objects []nl.Object) {
 	dev := r.Config.ContainerInterface
 	for _, a := range n.addrs {
-		// The pod's own address may be among the node's addresses: amazon-ec2-net-utils adds all addresses of an ENI to
-		// its link.
+		// Skip the pod's own address: amazon-ec2-net-utils adds all addresses of an ENI to its link.
 		if p.hasFamily(nl.FamilyOf(a)) && !slices.Contains(p.addrs, a) {
 			objects = append(objects,
 				nl.Neigh{Addr: a, MAC: p.veth.MAC, Dev: dev},
@@ -75,8 +71,7 @@ func podRoutes(r *request, p pair, n node) (objects []nl.Object) {
 		}
 	}
 	for _, dst := range p.dstsByNode(r.Config) {
-		// If dst is an address of the node, or a blocked address, another route of the pod already leads to dst or
-		// refuses dst.
+		// For an address of the node, and for a blocked address, the pod already has a route.
 		there := dst.IsSingleIP() && (slices.Contains(n.addrs, dst.Addr()) ||
 			slices.Contains(blockedAddrs(r, p), dst.Addr()))
 		if a := n.primaryAddr(nl.FamilyOf(dst.Addr())); a.IsValid() && !there {
@@ -119,8 +114,8 @@ func dstsByENI(r *request, p pair) []netip.Prefix {
 	return all
 }
 
-// nodeRoutes returns the node's routes to the pod, with the node's primary address as the source. The veth has no
-// address: if a route had no source, the kernel would take the first address of any link.
+// nodeRoutes returns the node's routes to the pod, with the node's primary address as the source. Without a source, the
+// kernel would take the first address of any link, because the veth has no address.
 func nodeRoutes(p pair, n node) (objects []nl.Object) {
 	if !p.fresh { // an earlier release may have made the pair without nl.Veth.NoRedirects and nl.Veth.NoRA
 		objects = append(objects, nl.Sysctl{Key: conf4(p.veth.Name) + "send_redirects", Value: "0"},
@@ -143,10 +138,10 @@ func nodeRoutes(p pair, n node) (objects []nl.Object) {
 	return objects
 }
 
-// spareRoute returns the second route to a pod. The kernel uses the second route when the first route is gone. When the
-// node loses an address, the kernel removes the IPv4 routes whose source is this address. DHCP, or a restart of the
-// program that configures the link, may remove the node's address and add it again. Until [Repair] puts the first route
-// back, packets take the second route, and the kernel chooses the source of these packets.
+// spareRoute returns the second route to a pod, for the time when the first route is gone. The kernel removes IPv4
+// routes whose source the node loses, for example when DHCP, or a restarted program, removes the node's address and
+// adds it again. Until [Repair] puts the first route back, the kernel chooses the source of the node's packets to the
+// pod.
 func spareRoute(route nl.Route) nl.Route {
 	route.Src, route.Metric = netip.Addr{}, SpareMetric
 	return route

@@ -6,16 +6,16 @@
 //
 // A pod reaches the VPC through its ENI. The pod reaches everything else through the veth pair: the node itself,
 // Kubernetes Services, and the internet with the node's address. A packet to a Service needs both links. The pod sends
-// the packet to the Service's address through the veth. kube-proxy on the node changes that address to the address of a
-// backend in the VPC. The packet must then leave through the pod's ENI with the pod's address. The answer must return
-// to the node, which remembers what kube-proxy has changed. See serviceloop.go.
+// it through the veth to the node, where kube-proxy changes its destination to a backend. If the backend is in the VPC,
+// the packet must leave through the pod's ENI with the pod's address, and the answer must return to the node, which
+// remembers the change. See serviceloop.go.
 //
 // Some objects on the node serve all pods: sysctls, routing rules, and tables of nftables. An ADD checks and repairs
-// these objects. A DEL leaves these objects on the node.
+// them, and a DEL leaves them on the node.
 //
-// The invariants: all objects of one pod on the node belong to the node's end of the pod's veth pair. A name of that
-// link follows from the attachment alone, so DEL, CHECK and GC find the link without other data. The plugin deletes
-// only objects that have our names or our protocol number, and objects of the original plugin: see package legacy.
+// The invariants: all objects of a pod on the node belong to the node's end of its veth pair. A name of this link
+// follows from the attachment alone, so DEL, CHECK and GC find it without other data. The plugin deletes only objects
+// with our names or our protocol number, and objects of the original plugin: see package legacy.
 package ptp
 
 //go:generate go run ../internal/codec/gen
@@ -49,9 +49,8 @@ func Commands() plugin.Commands[Config] {
 	}
 }
 
-// Repeat does the ADD again for a running pod that has lost its pair. The pod may have been made with an older
-// configuration, and newer pods may need the node's present shared objects. So if this pod works with the present
-// shared objects, Repeat does not change them.
+// Repeat does the ADD again for a running pod that has lost its pair. If the pod works with the node's present shared
+// objects, Repeat does not change them: newer pods may need them, and the pod may have an older configuration.
 func Repeat(ctx context.Context, r *plugin.Request[Config]) error {
 	return onNode(ctx, r, func(r *request) error {
 		r.repeated = true
@@ -67,19 +66,19 @@ func command(f func(context.Context, *request) error) func(context.Context, *plu
 	}
 }
 
-// A request is a command of CNI. The node's namespace is opened once for it, and prevResult is parsed once.
+// A request is a command of CNI. It has the node's namespace, and the values of prevResult.
 type request struct {
 	*plugin.Request[Config]
 	nodeNS *nl.NS
 
-	// The following values are from prevResult.
+	// From prevResult:
 	nics     []plugin.NIC   // of the attachment
 	addrs    []netip.Addr   // of the first NIC, each once; gateways and routes are also the first NIC's
 	gateways []netip.Addr   // of addrs
 	routes   []netip.Prefix // destinations of the routes, each once
 
 	eni    string     // the link of the ENI if the pod is routed, see routed.go; otherwise empty
-	sender netip.Addr // the ENI's IPv4 address: the node asks for the VPC router (ARP) with this address
+	sender netip.Addr // the ENI's IPv4 address, from which the node asks for the VPC router by ARP
 
 	repeated bool       // see [Repeat]
 	others   []loopDsts // of other pods of the network, see reach.go
@@ -118,14 +117,11 @@ func newRequest(node *nl.NS, r *plugin.Request[Config]) *request {
 	return q
 }
 
-// gateway returns the first gateway of a family, or the zero address if there is none.
 func (r *request) gateway(f nl.Family) netip.Addr { return nl.FirstAddr(r.gateways, f) }
 
-// hasDefaultRoute reports whether prevResult has a default route of the family.
 func (r *request) hasDefaultRoute(f nl.Family) bool { return slices.Contains(r.routes, f.Everywhere()) }
 
-// podLinks returns the names of the pod's two links: its link to the VPC, and its end of the pair. A routed pod has
-// only its end of the pair.
+// podLinks returns the names of the pod's link to the VPC and of its end of the pair. A routed pod has only the latter.
 func (r *request) podLinks() []string {
 	if r.isRoutedPod() {
 		return []string{r.IfName}
@@ -147,7 +143,7 @@ type scene struct {
 	unhooked bool // see [nl.Link.Unhooked]
 }
 
-// openScene opens the pod's namespace, and reads all that an ADD or a CHECK must know about the pod and the node.
+// openScene opens the pod's namespace, and reads what an ADD or a CHECK must know about pod and node.
 func openScene(r *request) (*scene, error) {
 	s := &scene{request: r}
 	err := s.read()

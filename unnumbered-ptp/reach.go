@@ -11,19 +11,18 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// The chains "closed" and "callers" serve all pods of a network, and running pods may be older than the configuration.
-// So these chains must fit the destinations of each running pod. The node's routes and rules for the service loops show
-// these destinations. If the network's table agrees with the present configuration, an ADD does not read these routes
-// and rules. For example, the table does not agree after a change of the configuration, and as long as pods with other
-// destinations run.
+// The chains "closed" and "callers" serve all pods of a network. So they must fit the destinations of each running pod,
+// which may be older than the configuration. The node's routes and rules for the service loops show these destinations.
+// An ADD reads these only if the network's table differs from the present configuration: after a change of the
+// configuration, and while pods with other destinations run.
 
 // A loopDsts has the destinations of one pod with a service loop.
 type loopDsts struct {
 	byENI  []netip.Prefix // destinations to which the pod sends through its ENI
-	byNode []netip.Prefix // prefixes of hostCidrs within byENI, to which the node itself forwards packets: see prefNode
+	byNode []netip.Prefix // prefixes of hostCidrs within byENI, which the node forwards: see prefNode
 }
 
-// loopDstsOf returns the destinations of each pod whose pair is in veths. The map veths has the node's ends of pairs.
+// loopDstsOf returns the destinations of each pod whose end of the pair on the node is in veths.
 func loopDstsOf(veths map[string]nl.Link, routes []nl.Route, rules []nl.Rule) (all []loopDsts) {
 	by := map[string]loopDsts{}
 	for _, r := range routes {
@@ -45,8 +44,8 @@ func loopDstsOf(veths map[string]nl.Link, routes []nl.Route, rules []nl.Rule) (a
 	return all
 }
 
-// allLoopDsts returns the destinations for which an ADD makes the chains "closed" and "callers". These are the
-// destinations of the request's own pod, if the request has a pod, and the destinations of other pods.
+// allLoopDsts returns the destinations that the chains "closed" and "callers" must fit: those of the request's own pod,
+// if there is one, and those of other pods.
 func (r *request) allLoopDsts() []loopDsts {
 	if r.Prev == nil {
 		return r.others
@@ -54,8 +53,8 @@ func (r *request) allLoopDsts() []loopDsts {
 	return append([]loopDsts{{byENI: dstsByENI(r, pair{addrs: r.addrs})}}, r.others...)
 }
 
-// commonLoopDsts returns the destinations that all pods reach through their ENIs, in the family f. A pod does not count
-// if it has no destinations of the family: it lacks the family, or has lost its routes.
+// commonLoopDsts returns the destinations that all pods reach through their ENIs, in the family f. A pod without
+// destinations of the family does not count: it lacks the family, or has lost its routes.
 func (r *request) commonLoopDsts(f nl.Family) (all []netip.Prefix) {
 	var lists [][]netip.Prefix
 	for _, x := range r.allLoopDsts() {
@@ -73,7 +72,7 @@ func (r *request) commonLoopDsts(f nl.Family) (all []netip.Prefix) {
 	return all
 }
 
-// allByNode returns the prefixes of a family in hostCidrs, and the prefixes that other pods reach through the node.
+// allByNode returns the prefixes of hostCidrs in a family, and those that other pods reach through the node.
 func (r *request) allByNode(f nl.Family) []netip.Prefix {
 	all := slices.Clone(r.Config.hostCIDRs)
 	for _, x := range r.others {
@@ -82,7 +81,7 @@ func (r *request) allByNode(f nl.Family) []netip.Prefix {
 	return sortedPrefixes(f, all)
 }
 
-// installNodeWiring installs the objects of nodeWiring. The network's table also fits the other pods of the network.
+// installNodeWiring installs the objects of nodeWiring. The network's table also fits the network's other pods.
 func (s *scene) installNodeWiring() error {
 	w := nodeWiring(s.request, s.node)
 	for i, step := range w {
@@ -103,11 +102,11 @@ func (s *scene) tableForAllPods() (nl.Table, error) {
 	return nodeTable(&r, s.node), errors.Join(err1, err2, err3)
 }
 
-// A preparedTable is a table whose Add first compares it with the kernel's table. If the two tables differ, Add calls
-// the function prepare, and adds the table that prepare returns.
+// A preparedTable is a table whose Add first compares it with the kernel's table. If they differ, Add adds the table
+// that prepare returns.
 type preparedTable struct {
 	nl.Table
-	prepare func() (nl.Table, error) // returns the table to add
+	prepare func() (nl.Table, error)
 }
 
 func (t preparedTable) Add(n *nl.NS) error { return t.AddPrepared(n, t.prepare) }

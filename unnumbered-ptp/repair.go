@@ -13,11 +13,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// Lost lists objects that serve all pods of a network, and that are missing on the node. Without these objects, a CHECK
-// of the pods fails. Many firewalls begin with "nft flush ruleset". This command deletes our table, and then no pod
-// reaches Services or the internet. Lost also lists missing routes to pods: when the node loses an address, the kernel
-// removes the routes that have this address as their source. For example, DHCP may have removed the address and added
-// it again. If the node has no pods of the network, Lost lists nothing. The configuration must be validated.
+// Lost lists the objects that serve all pods of a network and are missing on the node, so that a CHECK of the pods
+// fails. Many firewalls begin with "nft flush ruleset", which deletes our table. Then no pod reaches Services or the
+// internet. Lost also lists missing routes to pods. The kernel removes a route when the node loses the route's source,
+// for example because DHCP removes the address and adds it again. If the network has no pods, Lost lists nothing. The
+// configuration must be validated.
 func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 	veths, err := pairsOf(node, network)
 	if len(veths) == 0 || err != nil {
@@ -43,7 +43,7 @@ func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 		lost = slices.DeleteFunc(nodeWiring(r, n), func(s nl.Step) bool { return (nl.Wiring{s}).Check() == nil })
 	}
 	for _, route := range lostRoutes(routes, veths, n) {
-		// Pods may have come and gone while the routes were listed.
+		// pods may have come and gone meanwhile
 		if _, err := node.LinkByName(route.Dev); err == nil && route.Check(node) != nil {
 			lost = append(lost, nl.Step{NS: node, Object: route})
 		}
@@ -51,7 +51,7 @@ func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 	return lost, nil
 }
 
-// pairsOf returns the node's ends of a network's pairs. The keys of the map are the names of these ends.
+// pairsOf returns the node's ends of a network's pairs, by name.
 func pairsOf(node *nl.NS, network string) (veths map[string]nl.Link, err error) {
 	links, err := node.Links()
 	veths = map[string]nl.Link{}
@@ -63,21 +63,19 @@ func pairsOf(node *nl.NS, network string) (veths map[string]nl.Link, err error) 
 	return veths, err
 }
 
-// isVeth reports whether a link is the node's end of a pair, and the pair's pod is in the network.
 func isVeth(l nl.Link, network string) bool {
 	return l.Kind == "veth" && nl.IsPair(l.Group) && networkInAlias(l.Alias) == network
 }
 
-// Repair adds the objects that [Lost] lists. Without Repair, the next ADD would add them. Repair returns the objects
-// that it has added, even if it could not add all. The error names each object that Repair could not add. Repair may
-// run at the same time as ADDs: each accepts the objects that the other has added.
+// Repair adds the objects that [Lost] lists. It returns the objects that it has added, and an error that names those
+// that it could not add. It may run at the same time as ADDs: each accepts the objects of the other.
 func Repair(node *nl.NS, network string, c Config) (done nl.Wiring, failed error) {
 	w, err := Lost(node, network, c)
 	done, failed = installEach(w)
 	return done, errors.Join(err, failed)
 }
 
-// installEach adds all objects that it can add, and returns them. The error names each object that it could not add.
+// installEach adds and returns all objects that it can add. The error names the others.
 func installEach(w nl.Wiring) (done nl.Wiring, failed error) {
 	for _, step := range w {
 		if err := (nl.Wiring{step}).Add(); err != nil {
@@ -89,8 +87,8 @@ func installEach(w nl.Wiring) (done nl.Wiring, failed error) {
 	return done, failed
 }
 
-// install adds objects step by step. If a step fails, the objects of earlier steps stay, because other pods may rely on
-// them already.
+// install adds objects step by step. If a step fails, the earlier objects stay, because other pods may rely on them
+// already.
 func install(w nl.Wiring) error {
 	for _, step := range w {
 		if err := (nl.Wiring{step}).Add(); err != nil {
@@ -100,9 +98,8 @@ func install(w nl.Wiring) error {
 	return nil
 }
 
-// checkNodeWiring returns an error if the node lacks objects of checkedWiring that are not minor. The node's primary
-// address may have changed since an ADD made the objects. checkNodeWiring also accepts objects with the older primary
-// address, if the node still has this address. If anyConfig is true, checkNodeWiring also accepts tables of another
+// checkNodeWiring returns an error if the node lacks objects of checkedWiring that are not minor. It also accepts
+// objects with an older primary address that the node still has. With anyConfig, it also accepts tables of another
 // configuration.
 func checkNodeWiring(r *request, n node, anyConfig bool) error {
 	n, err := n.asInTable(r)
@@ -113,12 +110,12 @@ func checkNodeWiring(r *request, n node, anyConfig bool) error {
 	return errors.Join(w.Check(), checkClosedChain(r))
 }
 
-// lostRoutes returns the routes to pods that the main table has lost. The kernel removed these routes when the node
-// lost the address that is their source. The kernel removes such routes even if DHCP adds the address again at once.
-// lostRoutes also returns the routes of IPv6 that lost only their source (fib_sync_down_addr, rt6_remove_prefsrc).
+// lostRoutes returns the routes to pods that the main table has lost. The kernel removes a route when the node loses
+// the route's source, even if DHCP adds the address again at once. From an IPv6 route, it removes only the source
+// (fib_sync_down_addr, rt6_remove_prefsrc): lostRoutes returns these routes, too.
 //
-// The routes in a pod's own table remain, and show the pod's addresses. If two pods had the same address, the later pod
-// has the address now. The table of the later pod has the higher number.
+// The routes in the pods' own tables remain, and show the pods' addresses. Of two pods with the same address, the later
+// one has it now, and a table with the higher number.
 func lostRoutes(routes []nl.Route, veths map[string]nl.Link, n node) (lost []nl.Route) {
 	slices.SortStableFunc(routes, func(a, b nl.Route) int { return cmp.Compare(b.Table, a.Table) })
 	main := map[netip.Prefix]nl.Route{}

@@ -15,14 +15,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// Other programs remove objects of pods: systemd-networkd removes rules and routes that it has not made. If an operator
-// or a program sets a link down, the kernel removes the link's routes. If an operator or a program disables IPv6 on the
-// node, the kernel removes the IPv6 routes of all links. CHECK would find these losses, but few runtimes call CHECK. So
-// [Missing] compares a running pod with the objects that its ADD made, and [Restore] adds the objects that are missing
-// on the node.
+// Other programs remove objects of pods: systemd-networkd removes rules and routes of other programs. If a link is set
+// down, the kernel removes its routes, and if IPv6 is disabled on the node, it removes the IPv6 routes of all links.
+// CHECK would find this, but few runtimes call it. So [Missing] compares a running pod with the objects of its ADD, and
+// [Restore] adds those that are missing on the node.
 //
-// Missing and Restore change nothing in the pod's namespace. If an object is missing there, the pod's own processes may
-// have removed it on purpose.
+// They change nothing in the pod's namespace, where the pod's own processes may have removed an object on purpose.
 
 // A Loss lists the objects that the ADD of an attachment made, and that are missing now.
 type Loss struct {
@@ -35,8 +33,8 @@ type Loss struct {
 	index int // index of the node's end
 }
 
-// Serious reports whether the node lacks an object without which the pod does not work. The loss of the second route to
-// the pod, for example, is not serious.
+// Serious reports whether the node lacks an object without which the pod does not work. Without the second route to the
+// pod, for example, it works.
 func (l Loss) Serious() bool {
 	return slices.ContainsFunc(l.Node, func(s nl.Step) bool { return !isMinor(s) })
 }
@@ -46,10 +44,9 @@ func (l Loss) None() bool {
 	return !l.Unpaired && len(l.Node) == 0 && len(l.Pod) == 0 && l.Changed == nil
 }
 
-// Missing returns the objects that a running attachment lacks. The request must have all values that the request of a
-// CHECK has, and its configuration must be validated. If the caller makes the request's prevResult itself, it must not
-// take the addresses from the pod's namespace. The reason is that a pod can give another pod's addresses to its own
-// links.
+// Missing returns the objects that a running attachment lacks. The request must be like that of a CHECK, with a
+// validated configuration. A caller that makes prevResult itself must not take the addresses from the pod's namespace:
+// a pod can give another pod's addresses to its links.
 func Missing(node *nl.NS, r *plugin.Request[Config]) (l Loss, err error) {
 	s, err := openScene(newRequest(node, r))
 	if err != nil {
@@ -76,8 +73,7 @@ func Missing(node *nl.NS, r *plugin.Request[Config]) (l Loss, err error) {
 	return l, s.compareObjects(p, &l)
 }
 
-// comparePair compares the pair itself with the pair that the ADD made, and adds the differences to the Loss. It
-// reports whether the pod has its end of the pair.
+// comparePair adds the differences of the pair to the Loss, and reports whether the pod has its end of the pair.
 func (s *scene) comparePair(p pair, l *Loss) (there bool, err error) {
 	near, err := s.nodeNS.LinkByName(p.veth.Name)
 	if err != nil {
@@ -107,10 +103,9 @@ func (s *scene) comparePair(p pair, l *Loss) (there bool, err error) {
 	return true, nil
 }
 
-// compareObjects compares the objects that belong to the pair, and adds the differences to the Loss. A pod may have one
-// of several forms (see possiblePairs). compareObjects assumes the form that lacks the fewest objects in the pod's
-// namespace. If several forms lack equally few objects in the pod's namespace, compareObjects assumes the form that
-// lacks the fewest objects on the node. So compareObjects ignores the objects that only other forms have.
+// compareObjects adds the differences of the objects that belong to the pair to the Loss. Of the forms that a pod may
+// have (see possiblePairs), it assumes the one that lacks the fewest objects in the pod, and among these, the fewest on
+// the node.
 func (s *scene) compareObjects(p pair, l *Loss) error {
 	n, err := s.nodeWhenMade(p)
 	if err != nil {
@@ -152,8 +147,7 @@ func (s *scene) compareObjects(p pair, l *Loss) error {
 	return nil
 }
 
-// lacksLess reports whether the first list has fewer faults in the pod than the second list. If both lists have equally
-// many faults in the pod, lacksLess compares the numbers of faults on the node.
+// lacksLess reports whether the first list has fewer faults in the pod, or equally many there and fewer on the node.
 func (s *scene) lacksLess(these, others []nl.Fault) bool {
 	count := func(faults []nl.Fault, ns *nl.NS) (n int) {
 		for _, f := range faults {
@@ -169,7 +163,6 @@ func (s *scene) lacksLess(these, others []nl.Fault) bool {
 	return count(these, s.nodeNS) < count(others, s.nodeNS)
 }
 
-// familyOf returns the family of an object on the node that belongs to a pod.
 func familyOf(o nl.Object) nl.Family {
 	switch o := o.(type) {
 	case nl.Route:
@@ -189,8 +182,8 @@ func familyOf(o nl.Object) nl.Family {
 	return nl.IPv4
 }
 
-// Restore adds the objects that [Missing] has found missing on the node, and returns the objects that it has added.
-// Restore may run at the same time as commands for the pod. If the pair is gone meanwhile, Restore returns no error.
+// Restore adds the objects that [Missing] has found missing on the node, and returns the objects that it has added. It
+// may run at the same time as commands for the pod. If the pair is gone meanwhile, it returns no error.
 func Restore(node *nl.NS, l Loss) (done nl.Wiring, failed error) {
 	if l.isGone(node) {
 		return nil, nil
@@ -202,16 +195,15 @@ func Restore(node *nl.NS, l Loss) (done nl.Wiring, failed error) {
 	return done, failed
 }
 
-// isGone reports whether the pair is gone. If a pair has the same name but another index, the pair belongs to another
-// sandbox of the pod, see engine.go.
+// isGone reports whether the pair is gone. A pair of this name with another index belongs to another sandbox of the
+// pod, see engine.go.
 func (l Loss) isGone(node *nl.NS) bool {
 	near, err := node.LinkByName(l.Veth)
 	return errors.Is(err, fs.ErrNotExist) || err == nil && l.index != 0 && near.Index != l.index
 }
 
-// Bare finds the veth pairs of a network that have lost the routes to their pods, and returns the node's end of each
-// such pair. Bare returns an end if the node has no route through this end. If the node has a routing rule for packets
-// from this end, but no route through this end in the same family, Bare returns the end, too. Bare is for pods whose
+// Bare returns the node's ends of those veth pairs of a network that have lost the routes to their pods: the node has
+// no route through the end, or none in a family in which it has a routing rule for the end. It is for pods whose
 // attachments neither the registry nor the runtime knows.
 func Bare(node *nl.NS, network string) (bare []nl.Link, err error) {
 	links, err1 := node.Links()
@@ -241,5 +233,4 @@ func Bare(node *nl.NS, network string) (bare []nl.Link, err error) {
 	return bare, nil
 }
 
-// isPodRule reports whether a rule is the one that leads a pod's packets to the pod's routing table.
 func isPodRule(r nl.Rule) bool { return r.Pref == prefPod && r.Protocol == nl.RouteProtocol }

@@ -17,55 +17,48 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A routed pod has no slave of its ENI. The pod's pair is its only link, and has the pod's address. The node forwards
-// all packets of the pod, even packets from and to the VPC. So a program that filters or watches forwarded packets,
-// such as an engine of NetworkPolicy, sees all packets of the pod. If the key dataPath of a pool is veth, the pool's
-// pods are routed. The form of the ipam plugin's result shows that a pod is routed: see [plugin.Routed]. The addresses
-// and routes of pod and node follow the first proposal for amazon-vpc-cni-k8s:
+// A routed pod has no slave: its pair is its only link, and has the pod's address. The node forwards all its packets,
+// even those from and to the VPC. So a program that filters forwarded packets, such as an engine of NetworkPolicy, sees
+// them all. The pods of a pool with dataPath veth are routed. The form of the ipam plugin's result shows it: see
+// [plugin.Routed]. The addresses and routes of pod and node follow the first proposal for amazon-vpc-cni-k8s:
 //
 //   - In the pod, the address has no subnet (/32, /128). The default routes lead to 169.254.1.1 and fe80::1. No link
 //     has these addresses: in the pod, both are neighbours with the MAC address of the node's end.
 //   - The node has a route to each pod, and a routing table for each ENI, with the destinations that pods reach through
 //     the ENI.
 //
-// The proposal has two rules for each pod, and the kernel compares a packet with one rule after the other. In our
-// design, no list of rules grows with the number of pods. One table has the routes to all routed pods. A packet from a
-// pod gets a mark that stands for the ENI. A map of nftables maps the group of the incoming link to the mark. Each ENI
-// has one rule for its mark, and packets without a mark skip these rules.
+// The proposal has two rules for each pod, which the kernel compares one after the other. In our design, no list of
+// rules grows with the number of pods: one table has the routes to all routed pods. A packet from a pod gets a mark
+// that stands for the ENI, by a map of nftables from the group of the incoming link. Each ENI has one rule for its
+// mark, and packets without a mark skip these rules.
 //
-// The kernel also looks for the route back to the sender of each forwarded packet. So packets that arrive through the
-// ENI also get the ENI's mark. With this mark, the kernel finds the ENI without a search in other tables.
+// Packets that arrive through the ENI also get the mark. With it, the kernel finds the ENI without a search when it
+// looks for the route back to the sender.
 //
 // An answer gets no mark if the destination of its connection was translated. For example, a call to a NodePort or a
-// hostPort has come through the boot ENI. The answer to this call must leave through the boot ENI, so the answer must
-// have no mark.
+// hostPort has come through the boot ENI, and its answer must leave there.
 //
-// Packets of the pod to the VPC and to the node have the pod's address as the source. Packets that leave through the
-// boot ENI to destinations outside of the VPC have the boot ENI's address as the source.
+// Packets of the pod to the VPC and to the node keep the pod's address. Packets that leave through the boot ENI to
+// destinations outside of the VPC get the boot ENI's address.
 
-// The next hops of a routed pod.
 var hop4, hop6 = netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("fe80::1")
 
 func nextHop(f nl.Family) netip.Addr { return nl.ByFamily(f, hop4, hop6) }
 
-// isToNextHop reports whether a route of a pod is its default route to the next hop.
 func isToNextHop(r nl.Route) bool {
 	return r.Dst.Bits() == 0 && r.Via == nextHop(nl.FamilyOf(r.Dst.Addr()))
 }
 
-// isRoutedPod reports whether the attachment belongs to a routed pod.
 func (r *request) isRoutedPod() bool { return r.eni != "" }
 
-// senderOf returns the IPv4 address of the ENI's link in prevResult. If this link has no IPv4 address in prevResult,
-// senderOf returns the pod's own IPv4 address. A CHECK gets the final result of the ADD as prevResult, which has only
-// the pod's address.
+// senderOf returns the IPv4 address of the ENI's link in prevResult, or else the pod's own. The final result of the
+// ADD, which a CHECK gets, has only the pod's.
 func senderOf(prev *types100.Result, pod []netip.Addr) netip.Addr {
 	all := plugin.NIC{IPs: plugin.AtFirst(prev)}.Addrs()
 	return nl.FirstAddr(append(all, pod...), nl.IPv4)
 }
 
-// readRouted reads the link of the ENI. It returns an error if this plugin has already connected the pod to another
-// network.
+// readRouted reads the link of the ENI. It returns an error if this plugin has connected the pod to another network.
 func (s *scene) readRouted() (err error) {
 	s.eni, err = s.nodeNS.SeenLink(s.request.eni)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -88,10 +81,9 @@ func (s *scene) readRouted() (err error) {
 	return err
 }
 
-// findENI finds the link of the pod's ENI by the group of the pod's pair. This is necessary if no link has the name
-// that prevResult gives for the ENI's link, or if another ENI's link has this name. udev may rename the link of a new
-// ENI after the first ADD (systemd 253 and later, Linux 6.2 and later). The runtime keeps the result of the ADD with
-// the old name, and another new link may have the old name meanwhile.
+// findENI finds the link of the pod's ENI by the group of the pod's pair. The name in prevResult may be gone, or may
+// belong to another ENI's link: udev may rename the link of a new ENI after the first ADD (systemd 253 and later, Linux
+// 6.2 and later), and the runtime keeps the result with the old name.
 func (s *scene) findENI(p pair) (found bool) {
 	near, err := s.nodeNS.LinkByName(p.veth.Name)
 	index, routed := nl.OfRoutedGroup(near.Group)
@@ -105,8 +97,8 @@ func (s *scene) findENI(p pair) (found bool) {
 	return err == nil
 }
 
-// runningPair returns the pair of a pod that already runs, as findPair does. If the ENI's link has another name now,
-// runningPair finds this link first, see findENI.
+// runningPair returns the pair of a running pod like findPair, even if the ENI's link has another name now (see
+// findENI).
 func (s *scene) runningPair() (p pair, exists bool) {
 	if p, exists = s.findPair(); exists && p.routed && s.findENI(p) {
 		return s.findPair()
@@ -114,7 +106,6 @@ func (s *scene) runningPair() (p pair, exists bool) {
 	return p, exists
 }
 
-// makeRouted turns the pair into the pair of a routed pod.
 func (p *pair) makeRouted(s *scene) {
 	p.routed, p.callers, p.veth.Forwards = true, false, true
 	p.veth.Peer, p.veth.MTU = s.IfName, cmp.Or(s.Config.MTU, s.eni.MTU)
@@ -124,8 +115,8 @@ func (p *pair) makeRouted(s *scene) {
 	}
 }
 
-// addRouted adds all objects of a routed pod except its pair. If the kernel has no BPF, the result depends on
-// blockInstanceMetadata: if this key is true, addRouted fails, and otherwise addRouted adds no filters.
+// addRouted adds all objects of a routed pod except its pair. On a kernel without BPF, it fails if
+// blockInstanceMetadata is true, and otherwise adds no filters.
 func (s *scene) addRouted(p pair) (err error) {
 	if err := s.installENIWiring(p); err != nil {
 		return err
@@ -138,19 +129,16 @@ func (s *scene) addRouted(p pair) (err error) {
 	return err
 }
 
-// routedWiring lists the objects of a routed pod that an ADD makes after the pair.
 func (s *scene) routedWiring(p pair, n node) nl.Wiring {
 	return append(s.eniWiring(p), s.routedPodWiring(p, n)...)
 }
 
-// routedPodWiring lists the objects of one routed pod except its pair.
 func (s *scene) routedPodWiring(p pair, n node) nl.Wiring {
 	inPod := slices.Concat(s.routedLink(p), metadataBlock(s.request, p),
 		s.Config.RuntimeConfig.Bandwidth.objects(s.podLinks()))
 	return append(nl.Steps(s.podNS, inPod), nl.Steps(s.nodeNS, append(nodeRoutes(p, n), looplessRoutes(p)...))...)
 }
 
-// routedLink lists the addresses, neighbours and routes in the pod, and the sysctls for IPv6.
 func (s *scene) routedLink(p pair) (objects []nl.Object) {
 	dev := s.IfName
 	if p.hasFamily(nl.IPv6) { // runtimes disable IPv6 in new namespaces, also on lo: a pod calls itself through lo
@@ -167,8 +155,8 @@ func (s *scene) routedLink(p pair) (objects []nl.Object) {
 	return objects
 }
 
-// routedResult returns prevResult with both ends of the pair. The link of the ENI stays the first interface, because
-// CHECK expects this link as the first interface.
+// routedResult returns prevResult with both ends of the pair. The ENI's link stays the first interface, as CHECK
+// expects it.
 func routedResult(r *request, p pair) *types100.Result {
 	res := *r.Prev
 	own := &types100.Interface{Name: p.veth.Peer, Mac: p.veth.PeerMAC, Mtu: p.veth.MTU, Sandbox: r.NetNS}

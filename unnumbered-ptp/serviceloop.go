@@ -14,43 +14,39 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// The service loop is the path of a pod's packet to a Service, and the path of the answer. docs/design.md explains the
-// reasons and limits of the loop. nodeport.go explains how other hosts call a pod through the node.
+// The service loop is the path of a pod's packet to a Service, and of the answer. docs/design.md explains its reasons
+// and limits, and nodeport.go how other hosts call a pod through the node.
 //
 // An example: the pod sends a packet to the Service 172.20.0.10:80 through the veth (eth1). On the node, kube-proxy
 // changes the destination to 10.0.2.20:8080, a backend in the VPC. The pod's rule on the node ("iif veth lookup T")
 // sends the packet back through the veth. The pod sends the packet out through its own ENI (eth0).
 //
-// The answer arrives at eth0, but the pod does not know the answer's connection. The answer must go to the node, which
-// remembers what kube-proxy has changed. But the answers to the pod's direct connections to the VPC must stay in the
-// pod.
+// The answer arrives at eth0. It must go to the node, which remembers what kube-proxy has changed. But the answers to
+// the pod's direct connections to the VPC must stay in the pod.
 //
-// The node's shared objects fit all kinds of loops. On the node, the kinds of loops differ only in the routes to the
-// pod: these routes have different next hops, or are in different tables. So pods that were made before an upgrade, or
-// before a change of the configuration, continue to work.
+// On the node, the kinds of loops differ only in the next hops or the tables of the routes to the pod. So pods from
+// before an upgrade, or from another configuration, continue to work.
 const (
-	// redirect uses two BPF programs in the pod, which recognize the answers to looped packets by their port: see
-	// [nl.Splice]. The pod's own connections have the ports 32768 to 49151. A looped packet leaves through eth0 with a
+	// redirect uses two BPF programs in the pod, which recognize the answers to looped packets by their port (see
+	// [nl.Splice]). The pod's own connections have the ports 32768 to 49151. A looped packet leaves through eth0 with a
 	// source port that is 16384 higher.
 	redirect = "redirect"
 	// masquerade is the loop of the original plugin, without BPF. The node masquerades the packet on its way back into
-	// the pod, so that the answer comes to the node. The pod masquerades the packet again on its way out.
+	// the pod, and the pod masquerades it again on its way out. So the answer comes to the node.
 	masquerade = "masquerade"
-	// none means that there is no loop: the node itself sends the packet to the backend, with the node's address as the
-	// source.
+	// none is no loop: the node sends the packet to the backend, with the node's address as the source.
 	none = "none"
 )
 
-// loopMAC is the MAC address of the loop's next hops. On every veth, the node has neighbours with this MAC address. No
-// device has this MAC address, and no link has the addresses of the next hops.
+// loopMAC is the MAC address of the loop's next hops. The node has neighbours with it on every veth. No device has it,
+// and no link has the addresses of the next hops.
 const loopMAC = "02:00:00:00:00:48"
 
 var loopVia4, loopVia6 = netip.MustParseAddr("169.254.72.1"), netip.MustParseAddr("fe80::72")
 
 func loopVia(f nl.Family) netip.Addr { return nl.ByFamily(f, loopVia4, loopVia6) }
 
-// loopsOfNewPod returns the kinds of loops that a new pod may get. The pod gets the first loop that the kernel
-// supports.
+// loopsOfNewPod returns kinds of loops: a new pod gets the first one that the kernel supports.
 func (c Config) loopsOfNewPod() []string {
 	switch {
 	case !c.IPMasq:
@@ -64,8 +60,8 @@ func (c Config) loopsOfNewPod() []string {
 // Loops reports whether pods have a service loop.
 func (c Config) Loops() bool { return c.IPMasq && c.ServiceLoop != none }
 
-// checkHooks fails if the pod needs hooks for packets that arrive through the pod's link to the VPC, but this link has
-// the mode l3s. In this mode, a link has no hooks.
+// checkHooks fails if the pod needs hooks for packets that arrive through its link to the VPC, and this link has the
+// mode l3s, which has no hooks.
 func (s *scene) checkHooks() error {
 	const hint = `use mode "l2", or set serviceLoop to "none" and leave limits of the bandwidth that pods receive to ` +
 		"other plugins"
@@ -81,12 +77,11 @@ func (s *scene) checkHooks() error {
 	return nil
 }
 
-// Loopless reports whether pods use Services without a service loop. In this case, a backend sees the node's address as
-// the source of a call, and not the pod's address. A pod that other hosts call at a NodePort also sees the node's
-// address.
+// Loopless reports whether pods use Services without a service loop. A backend then sees the node's address as the
+// source of a call. So does a pod that is called at a NodePort.
 func (c Config) Loopless() bool { return c.IPMasq && c.ServiceLoop == none }
 
-// possibleLoops returns the kinds of loops that a running pod may have. The loops that a new pod may get come first.
+// possibleLoops returns the kinds of loops that a running pod may have, those of new pods first.
 func (c Config) possibleLoops() []string {
 	all := c.loopsOfNewPod()
 	for _, l := range []string{redirect, masquerade, ""} {
@@ -97,8 +92,8 @@ func (c Config) possibleLoops() []string {
 	return all
 }
 
-// possiblePairs returns the forms that the pair p of a running pod may have: each loop of possibleLoops, with and
-// without keepCaller.
+// possiblePairs returns the forms that a running pod's pair p may have: each possible loop, with and without
+// keepCaller.
 func (c Config) possiblePairs(p pair) (all []pair) {
 	if p.routed {
 		return []pair{p}
@@ -117,11 +112,11 @@ func (c Config) checkLoopSupport() error {
 	if !slices.Equal(c.loopsOfNewPod(), []string{redirect}) {
 		return nil
 	}
-	return nl.Splice{MAC: loopMAC, Mark: c.mark}.Supported() // with keepCaller, a pod's BPF programs also set the mark
+	return nl.Splice{MAC: loopMAC, Mark: c.mark}.Supported() // with keepCaller, the BPF programs also set the mark
 }
 
-// podLoop lists the loop's objects in the pod. Splice.Pod is the number of the pod's table, cut to 16 bits. No other
-// pod of the node has this number until the node has made 65,536 more links.
+// podLoop lists the loop's objects in the pod. Splice.Pod is the number of the pod's table in 16 bits. No other pod
+// gets it before the node has made 65,536 more links.
 func podLoop(r *request, p pair, table uint32) (objects []nl.Object) {
 	switch p.loop {
 	case redirect:
@@ -135,8 +130,7 @@ func podLoop(r *request, p pair, table uint32) (objects []nl.Object) {
 				Also: true})
 	case masquerade:
 		if p.hasFamily(nl.IPv4) {
-			// A new namespace inherits ip_forward and default/forwarding from the node, and these two may differ from
-			// each other.
+			// A new namespace inherits ip_forward and default/forwarding from the node, where they may differ.
 			objects = append(objects, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"},
 				forwards4(r.Config.ContainerInterface), forwards4(r.IfName))
 		}
@@ -160,14 +154,13 @@ func podTable(r *request, p pair) nl.Table {
 	return t
 }
 
-// loopRoutes returns the node's routes and rules for packets that the pod sends to the VPC. These routes send the
-// packets back to the pod. If the pod has no loop, loopRoutes returns looplessRoutes.
+// loopRoutes returns the node's routes and rules that send the pod's packets for the VPC back to the pod, or
+// looplessRoutes if the pod has no loop.
 //
-// Because of the pod's rule, the answers also pass the node's check of sources (rp_filter, which systemd sets). The
-// answer comes to the node through the veth, with the backend's address as its source, and goes back to the pod through
-// the veth. The check looks up the route to the answer's source. For this lookup, the kernel imagines a packet in the
-// other direction: the packet comes in through the link through which the answer will leave (fib_validate_source). This
-// link is the veth. So the lookup uses the pod's rule, which leads to the veth.
+// Because of the pod's rule, the answers also pass the node's check of sources (rp_filter, which systemd sets). They
+// come and go through the veth, with the backend's address as their source. For the route to this source, the kernel
+// imagines a packet that comes in through the link through which the answer will leave, the veth (fib_validate_source).
+// So the pod's rule applies, and leads to the veth.
 func loopRoutes(r *request, p pair, table uint32) (objects []nl.Object) {
 	switch p.loop {
 	case none:
@@ -194,8 +187,8 @@ func loopRoutes(r *request, p pair, table uint32) (objects []nl.Object) {
 	return objects
 }
 
-// loopRoute returns the route that sends packets to a destination back to the pod. The second result is false if the
-// pod has no address of the destination's family.
+// loopRoute returns the route that sends packets to a destination back to the pod, or false if the pod has no address
+// of the family.
 func loopRoute(p pair, dst netip.Prefix, table uint32) (nl.Route, bool) {
 	f := nl.FamilyOf(dst.Addr())
 	via := nl.FirstAddr(p.addrs, f)
@@ -209,9 +202,9 @@ func loopRoute(p pair, dst netip.Prefix, table uint32) (nl.Route, bool) {
 	return route, via.IsValid()
 }
 
-// redirectRoutes returns the neighbours for the next hops of the loop, and the routes to the pod itself, which do not
-// use the next hops. If the calling pod is itself the backend, the pod gets the packet with the node's address as the
-// source. The reason is that a pod does not accept a packet whose source is the pod's own address.
+// redirectRoutes returns the neighbours for the next hops of the loop, and the routes to the pod itself, past the next
+// hops. A pod that is itself the backend gets its packet with the node's address as the source, because it accepts no
+// packet from its own address.
 func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 	for _, f := range p.families() {
 		objects = append(objects, nl.Neigh{Addr: loopVia(f), MAC: loopMAC, Dev: p.veth.Name})
@@ -223,16 +216,13 @@ func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 	return objects
 }
 
-// tableLoopless is the node's routing table with the routes to pods without a loop. With these routes, the node sends
-// packets from any sender straight to these pods. The routes prevent two faults between a pod without a loop and a pod
-// with a loop. First, the pod with the loop may answer the other pod, and its rule would lead the answer back to the
-// pod with the loop. Second, the pod without a loop may send a packet to the pod with the loop, and the node may check
-// the packet's source. For the route back, the check uses the rule of the pod with the loop (see [loopRoutes]). This
-// rule leads to the pod with the loop and not to the sender, so the check would drop the packet. No pod's own table has
-// this number.
+// tableLoopless is the node's routing table with the routes to pods without a loop. With them, the node sends all
+// packets straight to these pods. They prevent two faults between pods with and without a loop. First, the rule of the
+// pod with the loop would lead its answer to the other pod back to itself. Second, the check of the source of a packet
+// from the pod without a loop would use the rule of the pod with the loop for the route back (see [loopRoutes]), which
+// does not lead to the sender. No pod's own table has this number.
 const tableLoopless = 1<<31 + 72
 
-// looplessRoutes returns the routes to a pod without a loop.
 func looplessRoutes(p pair) (objects []nl.Object) {
 	for _, a := range p.addrs {
 		objects = append(objects, nl.Route{Dst: nl.HostPrefix(a), Dev: p.veth.Name, Table: tableLoopless,
@@ -241,8 +231,8 @@ func looplessRoutes(p pair) (objects []nl.Object) {
 	return objects
 }
 
-// delLoopless deletes routes to a pod with a loop: the routes to its addresses in [tableLoopless]. An earlier pod with
-// these addresses may have left the routes. They may also be from this pod, if it had no loop before.
+// delLoopless deletes the routes in [tableLoopless] to the addresses of a pod with a loop. They may be from an earlier
+// pod, or from this pod, if it had no loop before.
 func (s *scene) delLoopless(p pair) error {
 	if p.loop == none {
 		return nil
@@ -255,17 +245,14 @@ func (s *scene) delLoopless(p pair) error {
 	return w.Del()
 }
 
-// loopNATRules returns the node's nftables rules for the loops of all pods, in one family. The parameter a is the
-// node's address of this family.
+// loopNATRules returns the node's nftables rules for the loops of all pods in the family of a, the node's address.
 //
-// A packet to a next hop of the loop keeps its source address. But if the packet's source port is not one of the ports
-// that [nl.Splice] changes, the rules replace this port by one of those ports.
+// A packet to a next hop of the loop keeps its source address. A source port that [nl.Splice] does not change is
+// replaced by one that it changes.
 //
-// Some packets do not use a next hop of the loop, although kube-proxy has changed their destination. These are packets
-// to a pod that masquerades, packets back to the pod that sent them, and packets between pods without a loop. The last
-// rule replaces the source of these packets by the node's address. The rule cannot be a masquerade. For a masquerade,
-// the kernel would look for an address of the veth. The veth has no address, so the kernel would take an address of any
-// link.
+// The last rule gives the node's address to packets whose destination kube-proxy has changed, and that do not use a
+// next hop: to a pod that masquerades, back to their sender, and between pods without a loop. It cannot be a
+// masquerade, for which the kernel would take an address of any link, because the veth has none.
 func loopNATRules(a netip.Addr) []nl.NFRule {
 	via := nl.NextHop(loopVia(nl.FamilyOf(a)))
 	return []nl.NFRule{

@@ -40,7 +40,7 @@ func status(r *request) error {
 	return nil
 }
 
-// checkSettable fails if a sysctl of the node is wrong, and an ADD could not set it.
+// checkSettable fails if an ADD could not correct a sysctl of the node.
 func checkSettable(r *request, n node) error {
 	for _, o := range nodeSysctls(r.Config, n) {
 		if err := o.(nl.Sysctl).Settable(r.nodeNS); err != nil {
@@ -50,10 +50,10 @@ func checkSettable(r *request, n node) error {
 	return nil
 }
 
-// checkNetfilter fails if the kernel does not accept the tables that an ADD makes. Parts of nftables are modules, which
-// the kernel loads when the first table needs them. So checkNetfilter tries the tables in a new namespace. If the
-// kernel cannot make this namespace, checkNetfilter returns no error. Runtimes call STATUS every few seconds. So if an
-// ADD of this release has made one of the tables on the node, checkNetfilter returns without a test.
+// checkNetfilter fails if the kernel does not accept the tables that an ADD makes. The kernel loads modules of nftables
+// when a table first needs them, so checkNetfilter tries the tables in a new namespace. If the kernel cannot make a
+// namespace, checkNetfilter returns no error. If an ADD of this release has made one of the tables on the node, there
+// is no test, because runtimes call STATUS every few seconds.
 func checkNetfilter(r *request, n node) error {
 	if nodeTable(r, n).Lasting().Sealed(r.nodeNS) || routedTable(r).Lasting().Sealed(r.nodeNS) {
 		return nil
@@ -71,8 +71,7 @@ func checkNetfilter(r *request, n node) error {
 }
 
 // sampleTables returns the node's table, and then the table of a pod's loop, if they have rules. The rules are about
-// two CIDRs. The reason is that only a rule about several CIDRs needs the kernel's sets, and checkNetfilter must also
-// test the sets.
+// two CIDRs, because only a rule about several CIDRs also tests the kernel's sets.
 func sampleTables(r *request, n node) (tables []nl.Table) {
 	q := *r
 	q.others = []loopDsts{{byENI: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"),
@@ -88,8 +87,8 @@ func sampleTables(r *request, n node) (tables []nl.Table) {
 	return tables
 }
 
-// withModuleHint adds the code CodeNotAvailable and a hint to an error about a module that the kernel lacks. It returns
-// all other errors unchanged.
+// withModuleHint adds the code CodeNotAvailable and a hint to an error about a module that the kernel lacks, and
+// returns all other errors unchanged.
 func withModuleHint(err error) error {
 	if !errors.Is(err, nl.ErrNoModule) {
 		return err

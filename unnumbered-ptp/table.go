@@ -15,7 +15,7 @@ import (
 )
 
 // tableOfIndex returns the number of the routing table for the link with this index. start is routeTableStart.
-// Different indices give different numbers. No number is from 253 to 255: every host has tables with these numbers.
+// Different indices give different numbers. No number is from 253 to 255, because every host has these tables.
 func tableOfIndex(start uint32, index int) uint32 {
 	t := start + uint32(index)
 	if start <= unix.RT_TABLE_LOCAL && t >= unix.RT_TABLE_DEFAULT {
@@ -25,8 +25,8 @@ func tableOfIndex(start uint32, index int) uint32 {
 }
 
 // loopTable returns the number of the pod's routing table. existed reports whether the pair existed before this ADD. A
-// pod without a loop gets no table, and must not have a table from an earlier ADD. Because of the table, the node would
-// send the pod's packets for the VPC back to the pod, and not to their destination.
+// pod without a loop gets no table, and an error if an earlier ADD has made one: with it, the node would send the pod's
+// packets for the VPC back to the pod.
 func (s *scene) loopTable(p pair, existed bool) (uint32, error) {
 	switch {
 	case p.loop != none:
@@ -43,8 +43,8 @@ func (s *scene) loopTable(p pair, existed bool) (uint32, error) {
 	return 0, err
 }
 
-// tableAsMade returns the number of the routing table that a pod has. The pod's rule shows this number. If the rule is
-// missing, a route in the table shows the number.
+// tableAsMade returns the number of the routing table that a pod has. The pod's rule shows it, or if the rule is
+// missing, a route in the table.
 func (s *scene) tableAsMade(p pair) (uint32, error) {
 	rules, err := s.nodeNS.Rules()
 	if err != nil {
@@ -63,14 +63,13 @@ func (s *scene) tableAsMade(p pair) (uint32, error) {
 	return rules[i].Table, nil
 }
 
-// errLooped is the error about a pod that has a service loop although serviceLoop is now none.
+// errLooped is the error about a pod with a service loop, if serviceLoop is now none.
 var errLooped = errors.New(
 	`the pod was made before serviceLoop was "none": delete the pod, and its controller makes a new one`)
 
-// tableOfVeth returns the number of the routing table of a pod's veth. If the veth existed before this ADD, the table
-// has routes through the veth. A new veth gets the first table in which no program has routes of the pod's families. On
-// a node that has made many pods, the indices of links exceed ten thousand, and reach the numbers of other programs'
-// tables. For example, amazon-ec2-net-utils uses 10001 and more, and its routes come and go.
+// tableOfVeth returns the number of the routing table of a pod's veth. An existing veth has its routes in it. A new
+// veth gets the first table without routes of the pod's families. After many pods, the indices of links reach the
+// numbers of other programs' tables, whose routes come and go: amazon-ec2-net-utils uses 10001 and more.
 func (s *scene) tableOfVeth(p pair, existed bool) (uint32, error) {
 	near, err := p.veth.Near(s.nodeNS, !existed)
 	if err != nil {
@@ -98,7 +97,6 @@ func (s *scene) tableOfVeth(p pair, existed bool) (uint32, error) {
 		"routeTableStart to another number", tableOfIndex(s.Config.start, near.Index), tries-1)
 }
 
-// routesIn returns the routes of the pod's families in a table of the node.
 func (s *scene) routesIn(table uint32, p pair) (all []nl.Route, err error) {
 	for _, f := range p.families() {
 		routes, err := s.nodeNS.Routes(nl.RouteFilter{Table: table, Family: f})

@@ -29,13 +29,12 @@ type Pod struct {
 	Prev                 *types100.Result // prevResult, or nil
 }
 
-// Del deletes the objects that the original plugin made for the pod before an upgrade. These are a veth pair with a
-// random name, a routing rule for the pair, and rules of iptables for the pod.
+// Del deletes the objects that the original plugin made for the pod before an upgrade. They are a veth pair with a
+// random name, a routing rule for the pair, and rules of iptables.
 //
-// Del deletes the rules of iptables first. If this process is killed before it deletes the veth, the veth still shows
-// that objects of the original plugin may be left. If Del cannot delete the rules of iptables, it still deletes the
-// veth. Rules of iptables that stay do no harm. They masquerade packets from the pod's address, and a later pod with
-// the same address needs the same masquerade.
+// The rules of iptables go first: the veth shows that there may be objects to delete, even after a kill. If they cannot
+// be deleted, the veth still goes. Rules that stay do no harm: a later pod with the same address needs the same
+// masquerade.
 func Del(ctx context.Context, node, pod *nl.NS, p Pod) error {
 	if p.Prev != nil && !slices.ContainsFunc(p.Prev.Interfaces, p.mayBeNodeEnd) {
 		return nil // without this return, Del would list the rules of all pods
@@ -51,10 +50,9 @@ func Del(ctx context.Context, node, pod *nl.NS, p Pod) error {
 	return errors.Join(p.delMasquerade(ctx, node), node.DelPair(nl.Link{Name: veth}))
 }
 
-// find returns the node's end of the pair that the original plugin made for the pod, or "". If there is a prevResult,
-// find looks in prevResult for a link that has the original plugin's rule. find also accepts a link that does not exist
-// any more, because the link may have ended with the namespace. If there is no prevResult, find returns the other end
-// of the pod's link.
+// find returns the node's end of the pair that the original plugin made for the pod, or "". With a prevResult, it looks
+// there for a link that has the original plugin's rule. It also accepts a link that is gone, perhaps with the
+// namespace. Without a prevResult, it returns the other end of the pod's link.
 func (p Pod) find(node, pod *nl.NS, rules []nl.Rule) (string, error) {
 	if p.Prev == nil {
 		return nodeEnd(node, pod, p.Link, rules)
@@ -75,7 +73,7 @@ func (p Pod) find(node, pod *nl.NS, rules []nl.Rule) (string, error) {
 	return "", nil
 }
 
-// mayBeNodeEnd reports whether an interface of a prevResult may be the node's end of a pair of the original plugin.
+// mayBeNodeEnd reports whether an interface of prevResult may be the node's end of the original plugin's pair.
 func (p Pod) mayBeNodeEnd(i *types100.Interface) bool {
 	return i.Sandbox == "" && strings.HasPrefix(i.Name, "veth") && i.Name != p.Veth
 }
@@ -91,8 +89,8 @@ func IsRule(r nl.Rule) bool {
 		r == nl.Rule{Pref: prefPod, Family: nl.IPv4, IIF: r.IIF, Table: r.Table}
 }
 
-// nodeEnd returns the other end of the pod's link with this name, if that other end has the original plugin's rule. If
-// the other end has no such rule, nodeEnd returns "".
+// nodeEnd returns the other end of the pod's link with this name, or "" if that end does not have the original plugin's
+// rule.
 func nodeEnd(node, pod *nl.NS, name string, rules []nl.Rule) (string, error) {
 	if pod == nil {
 		return "", nil
@@ -117,9 +115,9 @@ func nodeEnd(node, pod *nl.NS, name string, rules []nl.Rule) (string, error) {
 	return "", nil
 }
 
-// delMasquerade deletes the pod's chain of iptables and the rule that jumps to the chain. The chain and the rule are in
-// nftables, or in the older engine of iptables. iptables fails if it cannot print a rule of another program. Such a
-// rule must not make the DEL fail, so delMasquerade uses the program iptables only for the older engine.
+// delMasquerade deletes the pod's chain of iptables and the rule that jumps to the chain. They are in nftables, or in
+// the older engine of iptables. The program iptables, which fails if it cannot print another program's rule, is only
+// used for the older engine.
 func (p Pod) delMasquerade(ctx context.Context, node *nl.NS) error {
 	jumps := nl.Jumps{Table: "nat", Chain: "POSTROUTING", Comment: p.comment(), To: "CNI-"}
 	err := jumps.Del(node)
@@ -129,9 +127,8 @@ func (p Pod) delMasquerade(ctx context.Context, node *nl.NS) error {
 // comment returns the comment in the original plugin's rules for the pod.
 func (p Pod) comment() string { return fmt.Sprintf("name: %q id: %q", p.Network, p.ContainerID) }
 
-// delFromOlderEngine deletes the chain and the rule from the older engine, in the namespace of the current thread. Most
-// nodes do not use the older engine. On these nodes, the kernel's list of tables lacks the table nat, so
-// delFromOlderEngine does nothing.
+// delFromOlderEngine deletes the chain and the rule from the older engine, in the namespace of the current thread. It
+// does nothing on most nodes, where the older engine has no table nat.
 func (p Pod) delFromOlderEngine(ctx context.Context) error {
 	tables, err := os.ReadFile("/proc/thread-self/net/ip_tables_names")
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !slices.Contains(strings.Fields(string(tables)), "nat") {
@@ -155,8 +152,7 @@ func (p Pod) delFromOlderEngine(ctx context.Context) error {
 	return err
 }
 
-// olderProgram returns the name of the iptables program that uses the older engine. It returns "" if the node has no
-// such program.
+// olderProgram returns the name of the iptables program with the older engine, or "" if the node has none.
 func olderProgram(ctx context.Context) (string, error) {
 	for _, prog := range []string{"iptables-legacy", "iptables"} {
 		if _, err := exec.LookPath(prog); err != nil {
@@ -170,7 +166,7 @@ func olderProgram(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// outputOf runs a command. Its error has the text that the command wrote to standard error.
+// outputOf runs a command. Its error has the command's standard error.
 func outputOf(cmd *exec.Cmd) ([]byte, error) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -181,8 +177,8 @@ func outputOf(cmd *exec.Cmd) ([]byte, error) {
 	return out, err
 }
 
-// deletionScript returns an input for iptables-restore(8). This input deletes the rules with the pod's comment, and the
-// chains to which these rules jump. The parameter all is the text in which iptables(8) lists all rules.
+// deletionScript returns an input for iptables-restore(8) that deletes the rules with the pod's comment, and the chains
+// to which they jump. all is the list of all rules from iptables(8).
 func (p Pod) deletionScript(all string) string {
 	comment := `--comment "` + strings.ReplaceAll(p.comment(), `"`, `\"`) + `"`
 	var jumps, chains []string
