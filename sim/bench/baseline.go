@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// maxWorsening is the largest allowed ratio of a figure to the figure of an earlier run. Counts of instructions differ
-// by at most three percent between runs, so only a real change exceeds this ratio.
+// maxWorsening is the largest allowed ratio of a figure to that of an earlier run. Counts of instructions differ by at
+// most three percent between runs.
 const maxWorsening = 1.10
 
 // comparedColumns are the table columns that baseline.compare compares.
@@ -36,7 +36,7 @@ func readBaseline(file string) (baseline, error) {
 	return baseline(t), nil
 }
 
-// compare returns an error for each figure of our data paths that is worse now than in the baseline.
+// compare returns an error for each figure of our data paths that is worse than maxWorsening allows.
 func (b baseline) compare(now table.Table) error {
 	if b == nil {
 		return nil

@@ -10,21 +10,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// A budget limits the cost of a request and its response, in one layout and on one route. The limit is a multiple of
-// the cost on the same route in another layout. The field times is the factor.
+// A budget limits the cost of a request and its response, in one layout and on one route. The limit is times the cost
+// on the same route in another layout.
 type budget struct {
 	layout, route, otherLayout string
 	times                      float64
 }
 
-// The limits are a little higher than the measured costs, because the counts of instructions differ by up to two
-// percent between runs. The limits for layouts with a service loop are higher than those for other layouts. With a
-// service loop, the kernel checks for each packet whether it is a reply from a Service, which costs more than two
-// percent.
+// The limits are a little higher than the measured costs, because counts of instructions differ by up to two percent
+// between runs. With a service loop, the limits are higher, because the kernel checks for each packet whether it is a
+// reply from a Service.
 //
-// A node with amazon-vpc-cni-k8s tracks the connections of its pods. Our node tracks the connections of routed pods,
-// too. So a request of our routed pod must not cost more than a request of that plugin's pod. The cost of packets must
-// not grow with the number of pods.
+// Our node tracks the connections of routed pods, as a node with amazon-vpc-cni-k8s does for all pods. So a request of
+// our routed pod must not cost more than that of such a pod. The cost of packets must not grow with the number of pods.
 var budgets = []budget{
 	{ours, otherNode, routedVeth, 1 / 1.3},
 	{ours, otherNode, bare, 1.04},
@@ -38,7 +36,6 @@ var budgets = []budget{
 	{crowded, sameNode, byVeth, 1.05},
 }
 
-// checkBudgets returns an error for each budget that a flow exceeds.
 func (fs *flows) checkBudgets() error {
 	var errs []error
 	for _, b := range fs.budgets {
@@ -57,9 +54,8 @@ func (fs *flows) checkBudgets() error {
 	return errors.Join(errs...)
 }
 
-// checkRatios checks the figures of our two data paths in these columns of the table. Next to each figure, the table
-// has the ratio of the figure to the reference's figure. checkRatios returns an error for each ratio that is missing,
-// or greater than maxRatio.
+// checkRatios checks these columns of the table for our two data paths. It returns an error for each ratio, next to its
+// figure, that is missing or greater than maxRatio.
 func checkRatios(t table.Table, reference string, maxRatio float64, columns ...string) error {
 	var errs []error
 	for _, dataPath := range []string{ours, byVeth} {

@@ -39,9 +39,8 @@ type candidate struct {
 	needs          []string
 }
 
-// candidates returns the chains to measure. The parameters own (data path ipvlan), routed (data path veth) and chained
-// (three plugins) are the conflists of our chains. The parameter dir is the directory of the node. In this directory,
-// the plugin host-local stores which addresses are in use.
+// candidates returns the chains to measure. Our conflists are own (data path ipvlan), routed (data path veth) and
+// chained (three plugins). In the node's directory dir, host-local stores which addresses are in use.
 func candidates(own, routed, chained, dir string) []candidate {
 	ptp := func(masq string) string {
 		return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "ptp", "plugins": [{"type": "ptp", %s "ipam":
@@ -65,10 +64,9 @@ func candidates(own, routed, chained, dir string) []candidate {
 	}
 }
 
-// warmConflist reads a conflist from a file, and changes it so that no measured ADD needs EC2. An ADD may use a
-// released address again at once. An ADD that finds no free address fills the whole ENI with addresses or prefixes.
-// Such an ADD happens before the measurement. If dataPath is empty, warmConflist does not change the data path of the
-// file.
+// warmConflist reads a conflist from a file, and changes it so that no measured ADD needs EC2. An earlier ADD has
+// filled the whole ENI with addresses or prefixes, and an ADD may use a released address at once. An empty dataPath
+// keeps that of the file.
 func warmConflist(file string, first int, prefixes bool, dataPath string) (string, error) {
 	list, err := paths.EditConflist(file, func(p map[string]any) error {
 		p["reuseIPWait"], p["ipBatchSize"], p["interfaceIndex"], p["prefixDelegation"] = 0, 0, first, prefixes
@@ -80,8 +78,7 @@ func warmConflist(file string, first int, prefixes bool, dataPath string) (strin
 	return string(list), err
 }
 
-// newChain returns the chain of a candidate. It fails if a program that the chain needs is neither in dirs nor in
-// $PATH.
+// newChain returns the chain of a candidate. It fails if a program of the chain is neither in dirs nor in $PATH.
 func (c candidate) newChain(n *node, dirs []string) (*chain, error) {
 	for _, program := range c.needs {
 		if _, err := (&executor{}).FindInPath(program, dirs); err == nil {
@@ -101,7 +98,6 @@ func (c candidate) newChain(n *node, dirs []string) (*chain, error) {
 // callTimeout is how long one call of a chain may take. A call that works takes much less time.
 const callTimeout = time.Minute
 
-// measureCall executes the chain for a pod, and returns the cost.
 func (c *chain) measureCall(ctx context.Context, verb string, p pod) (sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -113,8 +109,7 @@ func (c *chain) measureCall(ctx context.Context, verb string, p pod) (sample, er
 	return sample{cost{wall, e.cpu()}, e.steps}, nil
 }
 
-// execute executes the chain for a pod, and returns the elapsed time. libcni runs the plugins of the chain with the
-// executor e.
+// execute executes the chain for a pod with the executor e, and returns the elapsed time.
 func (c *chain) execute(ctx context.Context, verb string, p pod, e *executor) (wall time.Duration, err error) {
 	cni := libcni.NewCNIConfigWithCacheDir(c.path, filepath.Join(c.node.dir, "cni"), e)
 	rt := &libcni.RuntimeConf{ContainerID: p.id, IfName: "eth0", Args: p.args}
@@ -158,7 +153,6 @@ func (c *chain) execAll(ctx context.Context, verb string, ps pods) ([]sample, er
 	return samples, nil
 }
 
-// execEach executes the chain for one pod after the other.
 func (c *chain) execEach(ctx context.Context, verb string, ps pods) error {
 	for _, p := range ps {
 		if _, err := c.measureCall(ctx, verb, p); err != nil {

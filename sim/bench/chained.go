@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// connectChained returns a function that connects a pod with our chained plugins. The function does not execute the
-// plugin ipam, because ipam needs EC2. The function adds furtherKeys to the plugins' configuration.
+// connectChained returns a function that connects a pod with our chained plugins except ipam, which needs EC2.
+// furtherKeys are keys for the plugins' configuration.
 func connectChained(furtherKeys map[string]any) func(*host, *guest) error {
 	return func(h *host, g *guest) error {
 		conf := g.pluginConf()
@@ -25,8 +25,7 @@ func connectChained(furtherKeys map[string]any) func(*host, *guest) error {
 	}
 }
 
-// pluginConf returns the configuration of our plugins for a pod. bench does not execute the plugin ipam. So the
-// configuration already has a prevResult like the result of ipam.
+// pluginConf returns the configuration of our plugins for a pod. Its prevResult is like the result of ipam.
 func (g *guest) pluginConf() map[string]any {
 	return map[string]any{
 		"cniVersion": "1.0.0", "name": "traffic", "master": "eth1",
@@ -41,9 +40,9 @@ func (g *guest) pluginConf() map[string]any {
 	}
 }
 
-// connectChainedVeth connects a routed pod with the plugin unnumbered-ptp. The pod's routes lead to the subnet's
-// router. In EC2, the router forwards packets to the other host, but here the router forwards no packets. So the host
-// gets a neighbour entry for the router's address, with the MAC address of the other host's ENI.
+// connectChainedVeth connects a routed pod with the plugin unnumbered-ptp. The pod's packets go to the subnet's router,
+// which forwards packets in EC2, but not here. So on the host, the router's address gets the MAC address of the other
+// host's ENI.
 func connectChainedVeth(h *host, g *guest) error {
 	conf := g.pluginConf()
 	conf["prevResult"] = map[string]any{
@@ -64,8 +63,8 @@ func connectChainedVeth(h *host, g *guest) error {
 	return execPlugins(h, g, conf, "cni-ipvlan-vpc-k8s-unnumbered-ptp")
 }
 
-// execChain connects a pod with the plugins ipvlan and unnumbered-ptp, and with the plugin egress if conf has the key
-// egress. The name of the pod is also the name of its Kubernetes namespace.
+// execChain connects a pod with the plugins ipvlan and unnumbered-ptp, and egress if conf has this key. The pod's name
+// is also the name of its Kubernetes namespace.
 func execChain(h *host, g *guest, conf map[string]any) error {
 	plugins := []string{"cni-ipvlan-vpc-k8s-ipvlan", "cni-ipvlan-vpc-k8s-unnumbered-ptp"}
 	if conf["egress"] != nil {

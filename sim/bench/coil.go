@@ -14,14 +14,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A coil makes tunnels like the tunnels of the program Coil 2.12 (package founat of Coil's source). A client has a link
-// for each egress, and the remote address of the link is the ClusterIP of the egress. A router has a link and a route
-// for each client. Each pod also has a link without a remote address. The kernel gives a tunnelled packet to the link
-// whose remote address is the packet's source. If no link has this remote address, the link without a remote address
-// gets the packet. For example, this link gets answers that come from a router's own address instead of the ClusterIP.
+// A coil makes tunnels like those of the program Coil 2.12 (package founat of its source). A client has a link for each
+// egress, whose remote address is the ClusterIP of the egress. A router has a link and a route for each client. A
+// tunnelled packet goes to the link whose remote address is the packet's source. Each pod also has a link without a
+// remote address for all other packets, for example for answers from a router's own address.
 //
-// Two things make Coil cheaper in this layout than in reality. First, packets of routers do not pass through the node:
-// they leave directly through the ENI, as with our egress. Second, no rule computes checksums of the tunnelled packets.
+// Two things make Coil cheaper in this layout than in reality: the packets of routers leave directly through the ENI,
+// as with our egress, and no rule computes checksums of the tunnelled packets.
 type coil struct {
 	clients    int    // number of clients of each router
 	sourcePort uint16 // UDP source port (Coil's default is tunnelPort); 0: one for each connection
@@ -42,8 +41,8 @@ func (c coil) addTunnels(p *pair) error {
 // tunnelTable is the table whose routes lead into the tunnels.
 const tunnelTable = 118
 
-// addClient adds tunnels to a client: one for each ClusterIP in gateways. Rules keep packets to private networks out of
-// the tunnels.
+// addClient adds a tunnel for each ClusterIP in gateways to a client. Rules keep packets to private networks out of the
+// tunnels.
 func (c coil) addClient(g *guest) error {
 	err := c.acceptTunnels(g)
 	var w nl.Wiring
@@ -64,8 +63,7 @@ func (c coil) addClient(g *guest) error {
 	return errors.Join(err, w.Add())
 }
 
-// addRouter adds tunnels to a router. The first tunnel leads to the client, and the other tunnels lead to clients that
-// send nothing.
+// addRouter adds tunnels to a router: the first leads to the client, and the others to clients that send nothing.
 func (c coil) addRouter(g *guest, client netip.Addr) error {
 	err := c.acceptTunnels(g)
 	w := nl.Wiring{
@@ -89,7 +87,7 @@ func (c coil) addRouter(g *guest, client netip.Addr) error {
 	return errors.Join(err, w.Add())
 }
 
-// acceptTunnels configures a pod so that it receives IP packets in UDP packets, from any source.
+// acceptTunnels makes a pod receive IP packets in UDP packets, from any source.
 func (c coil) acceptTunnels(g *guest) error {
 	err := nl.Wiring{
 		{NS: g.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/all/rp_filter", Value: "0"}},
@@ -108,7 +106,7 @@ func (c coil) acceptTunnels(g *guest) error {
 
 func tunnelName(number int) string { return fmt.Sprint("fou", number) }
 
-// addLink makes a tunnel to a remote address. It does not use package nl, because nl has no tunnels of this type.
+// addLink makes a tunnel to a remote address.
 func (c coil) addLink(g *guest, number int, remote netip.Addr) error {
 	const discoverMTU, encapFOU = 1, 1 // IPTUNNEL_PMTUDISC as ip(8) sets it, and TUNNEL_ENCAP_FOU
 	return g.addTunnelLink(&netlink.Iptun{

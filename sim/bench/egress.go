@@ -15,13 +15,11 @@ import (
 )
 
 // The host outside the VPC has the addresses outsideAddrs. The pod "a" is the client. It reaches the first address
-// through the router "b" on the other node, and the second address through the router "c" on its own node. Each router
-// is the only backend of its own Service, so kube-proxy has no choice. The variable gateways has the ClusterIPs of
-// these two Services.
+// through the router "b" on the other node, and the second through the router "c" on its own node. Each router is the
+// only backend of its own Service, with a ClusterIP of gateways.
 //
-// The host outside has no namespace of its own. Its addresses are in the namespace of the subnet's router. A separate
-// host would add the same cost in all layouts, because the path of the packets would be longer. So the ratios would be
-// closer to 1, and would show less.
+// The host outside is in the namespace of the subnet's router. A separate host would add the same cost in all layouts,
+// and the ratios would show less.
 var (
 	outsideAddrs = []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("203.0.113.11")}
 	gateways     = []netip.Addr{netip.MustParseAddr("172.20.0.77"), netip.MustParseAddr("172.20.0.78")}
@@ -39,8 +37,7 @@ const (
 	coilOneFlow = "the same, 1 client, its default port"
 )
 
-// egressLayouts differ only in their tunnels. In all these layouts, our plugins connect the pods, and the nodes have
-// kube-proxy's rules and a default route.
+// egressLayouts differ only in their tunnels.
 var egressLayouts = []layout{
 	{name: masqueraded, connect: connectChained(nil), service: true},
 	{name: tunnelled, connect: connectChained(egressConf), service: true, tunnel: func(*pair) error { return nil }},
@@ -50,8 +47,8 @@ var egressLayouts = []layout{
 		tunnel: coil{clients: 1, sourcePort: tunnelPort}.addTunnels},
 }
 
-// egressConf is a configuration with two egresses. The pod "a" is the client of both egresses, and the pods "b" and "c"
-// are the routers. The name of each pod is also the name of its Kubernetes namespace.
+// egressConf is a configuration with two egresses. The pod "a" is the client of both, and "b" and "c" are the routers.
+// A pod's name is also the name of its Kubernetes namespace.
 var egressConf = map[string]any{"egress": map[string]any{
 	"other": map[string]any{"gateways": gateways[:1], "destinations": outsideAddrs[:1], "namespaces": []string{"a"},
 		"routers": []string{"b"}},
@@ -70,7 +67,6 @@ var (
 	routerRoutes = []route{{"router, other node", false, toOutside(0)}, {"router, same node", false, toOutside(1)}}
 )
 
-// measureEgress measures what packets to the host outside cost in each layout, and prints the costs.
 func measureEgress(ctx context.Context, o options, w io.Writer) error {
 	fs := &flows{reference: masqueraded, referenceRoute: byNode, noteColumn: "links of a router"}
 	return fs.run(ctx, o, w, func(ctx context.Context, f *vpcsim.Fabric) error {
@@ -87,7 +83,7 @@ func measureEgress(ctx context.Context, o options, w io.Writer) error {
 	})
 }
 
-// addOutside adds the host outside with a server, and adds the flows to this server.
+// addOutside adds the host outside with a server, and the flows to it.
 func (fs *flows) addOutside(ctx context.Context, p *pair) error {
 	for _, a := range outsideAddrs {
 		if err := (nl.Wiring{{NS: p.vpc.NS, Object: nl.Addr{Prefix: hostPrefix(a), Dev: "lo"}}}).Add(); err != nil {
@@ -109,10 +105,8 @@ func (fs *flows) addOutside(ctx context.Context, p *pair) error {
 	return p.checkSources(ctx, routes)
 }
 
-// checkSources checks the source address that the host outside sees in packets of the client. If the layout has
-// routers, the source address must be the router's address. If not, it must be the node's address. For the check,
-// checkSources adds rules that drop packets with other sources. Then it makes a connection on each route. At the end,
-// it removes the rules.
+// checkSources checks that the host outside sees packets of the client from the router, or from the node if the layout
+// has no routers. Rules drop packets with other sources during the check.
 func (p *pair) checkSources(ctx context.Context, routes []route) error {
 	sources := []netip.Addr{p.b.addr, p.c.addr}
 	if p.tunnel == nil {

@@ -15,18 +15,16 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 )
 
-// A cost has the elapsed time and the CPU time of programs. The CPU time is the sum of user time and system time. It
-// includes the time of child processes.
+// A cost has the elapsed time, and the user and system time, of programs and their child processes.
 type cost struct{ wall, cpu time.Duration }
 
-// A step is one plugin of a chain that an executor has executed, with its cost.
+// A step is a plugin that an executor has executed, with its cost.
 type step struct {
 	plugin string
 	cost
 }
 
-// An executor executes plugins for libcni, and measures their cost. The embedded default executor of libcni finds the
-// plugins, and reads their versions.
+// An executor executes plugins for libcni, and measures their cost.
 type executor struct {
 	invoke.DefaultExec
 
@@ -40,7 +38,6 @@ func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, en
 	return e.runMeasured(exec.CommandContext(ctx, path), stdin, environ)
 }
 
-// runMeasured runs a program and measures it.
 func (e *executor) runMeasured(c *exec.Cmd, stdin []byte, environ []string) ([]byte, error) {
 	c.Env, c.SysProcAttr = append(environ, e.env...), e.attr
 	var stdout, stderr bytes.Buffer

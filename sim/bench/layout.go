@@ -26,8 +26,7 @@ type layout struct {
 	otherPods int               // pods that the first host gets before "a" and "c"
 }
 
-// The names of the layouts to which budgets refer. The names ours and byVeth are in chain.go, because chains have them,
-// too.
+// The names of the layouts to which budgets refer.
 const (
 	bare       = "ipvlan, bare"
 	loopless   = "ours, serviceLoop none"
@@ -48,17 +47,16 @@ var layouts = []layout{
 	{name: tracked, connect: connectRouted, finish: trackConnections, service: true},
 }
 
-// subnet is the subnet of all pods and of the ENI eth1. All layouts use this subnet, but hosts of different layouts
-// never communicate. A bridge simulates the VPC of a layout, because a bridge costs the fewest instructions. The ENIs
-// are its ports.
+// subnet is the subnet of all pods and of the ENI eth1. Hosts of different layouts never communicate. The VPC of a
+// layout is a bridge with the ENIs as its ports, because a bridge costs the fewest instructions.
 var (
 	subnet    = netip.MustParsePrefix("10.0.0.0/24")
 	router    = netip.MustParseAddr("10.0.0.1") // the subnet's first address, as in EC2
 	clusterIP = netip.MustParseAddr("172.20.0.1")
 )
 
-// clusterPort is the port of a Service at clusterIP. The backend of this Service is the pod on the other host. The
-// Service at the next port has the pod on the same host as its backend.
+// clusterPort is the port of the Service whose backend is the pod on the other host. At the next port, the backend is
+// the pod on the same host.
 const clusterPort = 80
 
 // A host is an instance, and a guest is a pod on a host.
@@ -138,8 +136,7 @@ func (l layout) newPair(f *vpcsim.Fabric, number int, bin string) (*pair, error)
 	return p, p.finishHosts()
 }
 
-// finishHosts completes both hosts. It calls layout.finish, and adds kube-proxy's rules and the tunnels if the layout
-// has them.
+// finishHosts calls layout.finish for both hosts, and adds kube-proxy's rules and the tunnels if the layout has them.
 func (p *pair) finishHosts() error {
 	for _, h := range p.hosts {
 		if p.finish != nil {
@@ -160,9 +157,8 @@ func (p *pair) finishHosts() error {
 	return nil
 }
 
-// kubeProxyTable returns rules with the effect of kube-proxy's rules. Each Service has one backend: the server in pod
-// "b" or in pod "c". If the layout has tunnels, "b" and "c" are routers. Each router is also the backend of a Service
-// whose ClusterIP is in gateways.
+// kubeProxyTable returns rules with the effect of kube-proxy's. Each Service has one backend, the server in pod "b" or
+// "c". With tunnels, these pods are routers, each the backend of another Service at a ClusterIP of gateways.
 func (p *pair) kubeProxyTable() nl.Table {
 	rule := func(proto string, to netip.Addr, port uint16, backend netip.AddrPort) nl.NFRule {
 		return nl.NFRule{nl.DAddr(hostPrefix(to)), nl.DPort(proto, port, port), nl.DNAT(backend)}
@@ -190,8 +186,7 @@ func (h *host) addENIs(vpc *nl.NS, number int) error {
 		{NS: h.NS, Object: nl.Veth{Name: "eth0", MAC: mac(number, 1), Peer: fmt.Sprint("e0-", number),
 			PeerMAC: mac(number, 2), PeerNS: vpc, MTU: 9001}},
 		{NS: h.NS, Object: nl.Addr{Prefix: hostPrefix(h.boot), Dev: "eth0"}},
-		// A real node has a default route, too. With a default route, a loose rp_filter accepts all source addresses,
-		// because there is a route to each address.
+		// A real node has a default route, too. With it, a loose rp_filter accepts all source addresses.
 		{NS: h.NS, Object: nl.Route{Dst: nl.IPv4.Everywhere(), Via: router, Dev: "eth0", OnLink: true}},
 		{NS: h.NS, Object: nl.Veth{Name: "eth1", MAC: mac(number, 3), Peer: fmt.Sprint("e1-", number),
 			PeerMAC: mac(number, 4), PeerNS: vpc, MTU: 9001}},
@@ -206,12 +201,12 @@ func mac(host, link int) string              { return fmt.Sprintf("02:00:00:00:%
 func hostPrefix(a netip.Addr) netip.Prefix   { return netip.PrefixFrom(a, a.BitLen()) }
 func subnetPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, subnet.Bits()) }
 
-// routeByNode adds a route to the host, so that packets to the VPC leave through eth0.
+// routeByNode adds a route to the host: packets to the VPC leave through eth0.
 func routeByNode(h *host) error {
 	return nl.Wiring{{NS: h.NS, Object: nl.Route{Dst: subnet, Dev: "eth0"}}}.Add()
 }
 
-// connectIPVlan gives a pod an ipvlan slave of the ENI, and no other link.
+// connectIPVlan gives a pod only an ipvlan slave of the ENI.
 func connectIPVlan(h *host, g *guest) error {
 	return nl.Wiring{
 		{NS: h.NS, Object: nl.IPVlan{Name: "eth0", Master: "eth1", NS: g.NS}},
@@ -219,7 +214,7 @@ func connectIPVlan(h *host, g *guest) error {
 	}.Add()
 }
 
-// connectBridged makes the pod's link a port of a bridge. The ENI is another port of this bridge.
+// connectBridged makes the pod's link and the ENI ports of a bridge.
 func connectBridged(h *host, g *guest) error {
 	if len(h.guests) == 1 {
 		if err := addBridge(h.NS, "cni0", netip.Addr{}); err != nil {
@@ -244,10 +239,9 @@ func (g *guest) veth() nl.Veth {
 	return nl.Veth{Name: g.name, MAC: mac(last, 1), Peer: "eth0", PeerMAC: mac(last, 2), PeerNS: g.NS, MTU: 9001}
 }
 
-// connectRouted connects a pod as amazon-vpc-cni-k8s does (docs/cni-proposal.md of that project). The main table has a
-// route to the pod. The ENI's table routes packets from the pod. One rule selects the main table for packets to the
-// pod, and another rule selects the ENI's table for packets from the pod. The gateway of the pod is an address that no
-// host has.
+// connectRouted connects a pod as amazon-vpc-cni-k8s does (docs/cni-proposal.md of that project). Packets to the pod
+// use the main table, and packets from the pod use the ENI's table. The gateway of the pod is an address that no host
+// has.
 func connectRouted(h *host, g *guest) error {
 	const table, toPod, fromPod = 2, 512, 1536
 	hop := netip.MustParseAddr("169.254.1.1")
@@ -293,8 +287,7 @@ func trackConnections(h *host) error {
 	}}.Add(h.NS)
 }
 
-// addBridge creates a bridge. If addr is valid, it adds addr to the bridge. It does not use package nl, because nl has
-// no bridges.
+// addBridge creates a bridge, with the address addr if it is valid.
 func addBridge(n *nl.NS, name string, addr netip.Addr) error {
 	err := n.Do(func() error { return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: linkAttrs(name)}) })
 	if err != nil {
@@ -307,14 +300,13 @@ func addBridge(n *nl.NS, name string, addr netip.Addr) error {
 	return w.Add()
 }
 
-// linkAttrs returns the attributes of a new link, with the kernel's defaults.
 func linkAttrs(name string) netlink.LinkAttrs {
 	a := netlink.NewLinkAttrs()
 	a.Name = name
 	return a
 }
 
-// addPort attaches a link to a bridge. The link is already up, because the callers have made it with an nl.Veth.
+// addPort attaches a link, which is up, to a bridge.
 func addPort(n *nl.NS, bridge, link string) error {
 	return n.Do(func() error {
 		b, err1 := netlink.LinkByName(bridge)

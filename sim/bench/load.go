@@ -31,16 +31,15 @@ var loads = []load{
 // loadPort is the port on which serve listens.
 const loadPort = 5001
 
-// The first byte that a client sends tells the server what to do with all later bytes. If the first byte is echo, the
-// server sends the later bytes back. If it is sink, the server only reads them.
+// The first byte from a client tells the server what to do with all later bytes: send them back (echo), or only read
+// them (sink).
 const (
 	echo = 'e'
 	sink = 's'
 )
 
-// A socket is one end of a connection. Its methods make system calls without Go's scheduler, because the scheduler's
-// work is not a cost of a pod's traffic. So a system call blocks the whole thread. The process can wait, because it
-// does nothing else. If a system call fails, the process exits.
+// A socket is one end of a connection. Its methods make system calls without Go's scheduler, whose work is not a cost
+// of a pod's traffic. A system call blocks the whole thread, and its failure ends the process.
 type socket uintptr
 
 func newSocket() socket {
@@ -96,7 +95,7 @@ func dial(to netip.AddrPort, what byte) socket {
 	return s
 }
 
-// serve answers one connection after another, and does not return.
+// serve answers one connection after another, for ever.
 func serve() {
 	l, addr := newSocket(), sockaddr(netip.AddrPortFrom(netip.IPv4Unspecified(), loadPort))
 	l.setOption(unix.SOL_SOCKET, unix.SO_REUSEADDR)
@@ -131,8 +130,7 @@ func (s socket) answer(b []byte) {
 	}
 }
 
-// measureRequests uses one connection. It sends a request of one byte, waits for a response of one byte, and repeats
-// this. It returns the time for all requests and responses.
+// measureRequests returns the time for requests of one byte and their responses of one byte, on one connection.
 func measureRequests(to netip.AddrPort, ops int) time.Duration {
 	s, b := dial(to, echo), []byte{0}
 	const warm = 100
@@ -147,8 +145,8 @@ func measureRequests(to netip.AddrPort, ops int) time.Duration {
 	return time.Since(start)
 }
 
-// measureConnections makes one connection after the other. Each connection has a request and a response of one byte. It
-// returns the time for all connections.
+// measureConnections returns the time for connections one after the other, each with a request and a response of one
+// byte.
 func measureConnections(to netip.AddrPort, ops int) time.Duration {
 	b := []byte{0}
 	const warm = 20
@@ -177,8 +175,8 @@ func measureStream(to netip.AddrPort, ops int) time.Duration {
 	return time.Since(start)
 }
 
-// runGenerator is the main function of the process in a pod. The parameter args is either the word "serve", or three
-// words: the name of a load, the destination and the number of operations.
+// runGenerator is the main function of the process in a pod. args is "serve", or the name of a load, the destination
+// and the number of operations.
 func runGenerator(args []string) error {
 	if args[0] == "serve" {
 		serve()

@@ -7,13 +7,12 @@
 // packets to a host outside. With -memory it measures how much memory ADDs take.
 //
 // All chains take turns in one run, so that other load of the machine affects all of them. The figures depend on the
-// machine. So bench also prints ratios: it divides each figure by the figure of the chain ptp + host-local. This chain
-// has no masquerading and no policy routing. bench changes the shipped conflist so that the registry has a free address
-// for each measured ADD (see warmConflist). bench fails if a measured ADD or DEL calls the simulated EC2 or its
-// metadata service.
+// machine, so bench also prints their ratios to the chain ptp + host-local, which has no masquerading and no policy
+// routing. bench fails if a measured ADD or DEL calls the simulated EC2 or its metadata service: for each, the registry
+// has a free address (see warmConflist).
 //
-// Use -icount in a VM whose clock counts instructions (nl/nltest/vm/icount). In such a VM, the figures of two runs
-// differ by at most three percent. So bench can compare them with the figures of an earlier run: see -baseline.
+// Use -icount in a VM whose clock counts instructions (nl/nltest/vm/icount). There, the figures of two runs differ by
+// at most three percent, so bench can compare them with those of an earlier run: see -baseline.
 package main
 
 import (
@@ -103,7 +102,7 @@ func parseOptions(args []string) (options, error) {
 	return o, nil
 }
 
-// If generateArg is the first argument, this program generates traffic in a pod.
+// generateArg is the first argument of a process that generates traffic in a pod.
 const generateArg = "generate"
 
 func main() {
@@ -132,12 +131,11 @@ func run(ctx context.Context, o options, w io.Writer) error {
 		return err
 	}
 	if o.icount {
-		// The VM has one CPU. Several threads would only take turns on it, in a different order in each run.
+		// The VM has one CPU, on which several threads would take turns in a different order in each run.
 		os.Setenv("GOMAXPROCS", "1")
 	}
-	// bench has a file open for the namespace of each pod, and process 1 of a VM may have only 4096 files open. In a
-	// container, Setrlimit can fail. If Setrlimit fails, bench continues with the limit that it has. If this limit is
-	// too small, bench fails when it opens too many files.
+	// bench has a file open for the namespace of each pod, and process 1 of a VM may have only 4096 files open.
+	// Setrlimit may fail in a container: then bench fails only if it opens too many files.
 	const files = 1 << 16
 	_ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: files, Max: files})
 	if o.traffic {

@@ -19,7 +19,7 @@ type sample struct {
 	steps []step
 }
 
-// A subject is a chain, and the number of simultaneous calls with which bench measures it.
+// A subject is a chain with a number of simultaneous calls.
 type subject struct {
 	*chain
 	label       string
@@ -29,7 +29,6 @@ type subject struct {
 	add, del []sample
 }
 
-// measureChains measures all candidates on one node.
 func measureChains(ctx context.Context, o options, r *report) error {
 	w, err := newWorld(o.nodeSize())
 	if err != nil {
@@ -67,7 +66,6 @@ func (w *world) measureChains(ctx context.Context, o options, r *report) error {
 	return nil
 }
 
-// measureCalls measures ADD and DEL of the chains.
 func (r *report) measureCalls(ctx context.Context, chains []*chain, o options) error {
 	r.reference = reference
 	for _, c := range o.c {
@@ -88,8 +86,8 @@ func (r *report) measureCalls(ctx context.Context, chains []*chain, o options) e
 	return nil
 }
 
-// installedChains returns the chains of those candidates whose programs are installed. For each other candidate, it
-// adds a note to the report.
+// installedChains returns the chains of the candidates whose programs are installed, and notes the others in the
+// report.
 func (n *node) installedChains(o options, r *report) ([]*chain, error) {
 	single, several := o.conflist, filepath.Join(filepath.Dir(o.conflist), "three-plugins.conflist")
 	own, err1 := warmConflist(single, n.world.interfaceIndex, o.prefix, "")
@@ -110,9 +108,9 @@ func (n *node) installedChains(o options, r *report) ([]*chain, error) {
 	return cs, nil
 }
 
-// prepareChains executes ADD and DEL of each chain for podCount pods. These calls get addresses from EC2, load kernel
-// modules, and add the kernel objects that all pods of a node share. So the measured calls do none of this work. At the
-// end, prepareChains resets the list of the calls to EC2.
+// prepareChains executes ADD and DEL of each chain for podCount pods. The measured calls then need no addresses from
+// EC2, no kernel modules, and no kernel objects that all pods of a node share. At the end, it resets the list of the
+// calls to EC2.
 func (n *node) prepareChains(ctx context.Context, chains []*chain, podCount int) error {
 	for _, c := range chains {
 		ps, err := n.newPods(podCount)
@@ -132,13 +130,12 @@ func (n *node) prepareChains(ctx context.Context, chains []*chain, podCount int)
 	return nil
 }
 
-// batchCount returns how many batches of c simultaneous calls to run. The total number of calls is about the same for
-// each c, because there are fewer batches if c is greater. But there are at least four batches, unless the parameter
-// rounds is less than four.
+// batchCount returns how many batches of c simultaneous calls to run: the total number of calls is about rounds, but
+// there are at least four batches if rounds allows.
 func batchCount(rounds, c int) int { return min(rounds, max(4, rounds/c)) }
 
-// measureRounds runs n rounds, and measures each subject once in each round. Each round begins with another subject.
-// Before these rounds, measureRounds runs one more round to fill the caches, and ignores its costs.
+// measureRounds measures each subject once in each of n rounds, which begin with different subjects. The costs of one
+// more round at the beginning do not count, because it fills the caches.
 func measureRounds(ctx context.Context, subjects []*subject, n int) error {
 	for round := range n + 1 {
 		for i := range subjects {
@@ -151,8 +148,8 @@ func measureRounds(ctx context.Context, subjects []*subject, n int) error {
 	return nil
 }
 
-// runBatch executes ADD for callsAtOnce pods at the same time, and then DEL for these pods. If keep is true, it adds
-// the costs to the subject.
+// runBatch executes ADD for callsAtOnce pods at the same time, and then DEL. It adds the costs to the subject if keep
+// is true.
 func (s *subject) runBatch(ctx context.Context, keep bool) error {
 	ps, err := s.node.newPods(s.callsAtOnce)
 	if err != nil {
@@ -173,8 +170,7 @@ func (s *subject) runBatch(ctx context.Context, keep bool) error {
 	return errors.Join(ps.close(), settle(ctx, s.callsAtOnce))
 }
 
-// settle gives the kernel time to remove the namespaces of pods in the background. The more namespaces there are, the
-// longer settle waits.
+// settle gives the kernel time to remove the namespaces of pods in the background.
 func settle(ctx context.Context, namespaces int) error {
 	t := time.NewTimer(time.Duration(20+5*namespaces) * time.Millisecond)
 	defer t.Stop()

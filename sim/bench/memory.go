@@ -21,8 +21,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// kubeletPods is how many ADDs run at once in a measurement of memory. It is kubelet's default for the number of pods
-// on a node.
+// kubeletPods is kubelet's default for the number of pods on a node. The ADDs of all of them run at once.
 const kubeletPods = 110
 
 // measureMemory measures how much memory ADDs take: one ADD alone, and kubeletPods ADDs at once.
@@ -77,17 +76,16 @@ func checkMemory(t table.Table) error {
 type footprint struct {
 	name      string
 	processes int
-	// One ADD can run several processes. The field peak adds up the peak resident sets of these processes. The field
-	// anonymous adds up the anonymous memory of these processes: Go's heap, stacks and variables.
+	// The sums over the processes of one ADD: peak resident sets, and anonymous memory (Go's heap, stacks and
+	// variables).
 	peak, anonymous int
-	// These fields describe many ADDs at once (see kubeletPods). The field peaks adds up the peak resident sets of all
-	// processes. A page that several processes share counts once for each process. The field group is the peak memory
-	// of a control group that contains all processes. There, a shared page counts only once.
+	// Of kubeletPods ADDs at once: peaks is the sum of the peak resident sets, and group is the peak memory of a
+	// control group with all processes. A page that several processes share counts once for each in peaks, and once in
+	// group.
 	peaks, group int
 }
 
-// tableRow returns the row of the table for a footprint. The ratios in the row divide the figures of f by the figures
-// of the parameter baseline.
+// tableRow returns the row of the table for a footprint, with ratios to the baseline.
 func (f footprint) tableRow(baseline footprint) []string {
 	x := func(a, b int) string {
 		if a == 0 || b == 0 {
@@ -106,8 +104,8 @@ func (f footprint) tableRow(baseline footprint) []string {
 	return row
 }
 
-// measureFootprint measures the footprint of a chain. If the chain's first ADD on the node asks EC2, measureFootprint
-// also returns the footprint of this first ADD.
+// measureFootprint measures the footprint of a chain. If the chain's first ADD on the node asks EC2, the result also
+// has the footprint of this ADD.
 func (n *node) measureFootprint(ctx context.Context, c *chain, o options) ([]footprint, error) {
 	cold, err := n.measureTraced(ctx, c, o, 1)
 	if err != nil {
@@ -147,8 +145,8 @@ func medianInt(all []int) int {
 	return all[len(all)/2]
 }
 
-// measureTraced executes addCount ADDs at the same time, and returns the sums of the plugins' memory. Our program
-// "peak" executes each plugin, and measures the plugin's memory.
+// measureTraced executes addCount ADDs at the same time, and returns the sums of the memory that our program "peak" has
+// measured.
 func (n *node) measureTraced(ctx context.Context, c *chain, o options, addCount int) (f footprint, err error) {
 	dir, err := os.MkdirTemp(n.dir, "peak")
 	if err != nil {
@@ -177,7 +175,6 @@ func (n *node) measureTraced(ctx context.Context, c *chain, o options, addCount 
 	return f, os.RemoveAll(dir)
 }
 
-// readFootprint returns the sums of the figures in a file that the program "peak" has written.
 func readFootprint(file string) (f footprint, err error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -194,8 +191,8 @@ func readFootprint(file string) (f footprint, err error) {
 	return f, nil
 }
 
-// addAndDel executes addCount ADDs at once, calls afterADDs, and then executes the DELs. For each ADD and DEL, it gets
-// an executor from newExecutor.
+// addAndDel executes addCount ADDs at once, calls afterADDs, and then executes the DELs. Each call has an executor of
+// its own.
 func (n *node) addAndDel(
 	ctx context.Context, c *chain, addCount int, newExecutor func() *executor, afterADDs func() error,
 ) error {
@@ -220,8 +217,7 @@ func (n *node) addAndDel(
 	return errors.Join(ps.close(), settle(ctx, addCount))
 }
 
-// cgroupPeak executes addCount ADDs at the same time in a control group, and returns the peak of the group's memory in
-// KiB.
+// cgroupPeak executes addCount ADDs at once in a control group, and returns the peak of the group's memory in KiB.
 func (n *node) cgroupPeak(ctx context.Context, c *chain, addCount int) (peak int, err error) {
 	const root = "/sys/fs/cgroup"
 	group, err := os.MkdirTemp(root, "bench")

@@ -10,9 +10,8 @@ import (
 	"slices"
 )
 
-// measureByPodCount measures each chain on two nodes of its own. The measurements of all nodes take turns. On the first
-// node, the measured pod is the only pod. On the second node, the measured pod comes after many other pods. The flag
-// -pods is the total number of pods on this node.
+// measureByPodCount measures each chain on two nodes of its own: on the first, the measured pod is the only pod, and on
+// the second, it is the last of as many pods as -pods says. The measurements of all nodes take turns.
 func measureByPodCount(ctx context.Context, o options, r *report) error {
 	w, err := newWorld(o.nodeSize())
 	if err != nil {
@@ -55,7 +54,6 @@ func (w *world) measureByPodCount(ctx context.Context, o options, r *report) err
 	return nil
 }
 
-// addressesText returns the end of a sentence about the pods' addresses in the report.
 func (o options) addressesText() string {
 	if o.prefix {
 		return "those of delegated prefixes"
@@ -63,15 +61,14 @@ func (o options) addressesText() string {
 	return "single ones"
 }
 
-// growthText returns a text that compares a chain's costs on a node with many pods (the samples now) with the costs on
-// an empty node (the samples before). The text has the ratio of the minimum elapsed times, and the ratio of the average
-// CPU times, because these two figures contain no waits.
+// growthText returns a text that compares a chain's costs on a node with many pods (now) with those on an empty node
+// (before). It uses minimum elapsed times and average CPU times, which contain no waits.
 func growthText(now, before []sample) string {
 	return fmt.Sprintf("%s x at least, %s x CPU", ratio(quantile(walls(now), 0), quantile(walls(before), 0)),
 		ratio(mean(now), mean(before)))
 }
 
-// addSubject makes a node, adds otherPods pods of a chain to the node, and adds a subject for this chain to the report.
+// addSubject makes a node with otherPods pods of a chain, and adds a subject for this chain to the report.
 func (w *world) addSubject(ctx context.Context, o options, r *report, name string, otherPods int) error {
 	n, err := w.newNode(fmt.Sprintf("node%d-%d", otherPods, len(w.nodes)))
 	if err != nil {
@@ -98,8 +95,7 @@ func (w *world) addSubject(ctx context.Context, o options, r *report, name strin
 	return nil
 }
 
-// addCrowd adds pods that stay on the node. It also adds and deletes one more pod, so that the node has a free address
-// for the measured pod.
+// addCrowd adds pods that stay on the node. One more ADD and DEL leaves a free address for the measured pod.
 func (n *node) addCrowd(ctx context.Context, c *chain, pods int) error {
 	ps, err := n.newPods(pods + 1)
 	if err != nil {

@@ -41,7 +41,6 @@ func (r *report) note(format string, args ...any) {
 	}
 }
 
-// recordCalls adds notes about the calls to EC2 and the metadata service.
 func (r *report) recordCalls(ec2 []ec2sim.Call, metadata []string) {
 	r.callCount += len(ec2) + len(metadata)
 	r.note("Asked meanwhile: EC2 %d times, the metadata service %d times.", len(ec2), len(metadata))
@@ -73,7 +72,6 @@ func (r *report) write(w io.Writer) error {
 	return err
 }
 
-// heading returns the line that says what was measured, and on which machine.
 func (r *report) heading() string {
 	unit := "milliseconds"
 	if r.icount {
@@ -107,9 +105,8 @@ func machine() string {
 	return fmt.Sprintf("Linux %s, %d x %s%s, %s", release, runtime.NumCPU(), model, possibleCPUs(), runtime.Version())
 }
 
-// possibleCPUs returns a text with the number of CPUs for which the kernel reserves memory. If the machine has exactly
-// this number of CPUs, the text is empty. The report shows the number because the cost of creating a link depends on
-// it.
+// possibleCPUs returns a text with the number of CPUs for which the kernel reserves memory, or "" if the machine has as
+// many. The cost of creating a link depends on this number.
 func possibleCPUs() string {
 	b, _ := os.ReadFile("/sys/devices/system/cpu/possible") // "0-191"
 	_, last, _ := strings.Cut(strings.TrimSpace(string(b)), "-")
@@ -126,8 +123,8 @@ func (r *report) costText(d time.Duration) string {
 	return strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', 1, 64)
 }
 
-// header has the names of the columns. The columns x have the ratios to the reference. For ADD and DEL, x is the ratio
-// of the medians (p50). For the CPU time, x is the ratio of the averages.
+// header has the names of the columns. The columns x have the ratios to the reference: of the medians for ADD and DEL,
+// and of the averages for the CPU time.
 var header = []string{"chain", "c", "ADD min", "ADD p50", "ADD p90", "x", "DEL min", "DEL p50", "DEL p90", "x",
 	"CPU ADD+DEL", "x"}
 
@@ -146,7 +143,6 @@ func (r *report) table() table.Table {
 	return t
 }
 
-// pluginTable returns a table with the cost of each plugin of a chain.
 func (r *report) pluginTable(s *subject) table.Table {
 	t := table.Table{{"plugin", "ADD p50", "CPU", "DEL p50", "CPU"}}
 	add, del := byPlugin(s.add), byPlugin(s.del)

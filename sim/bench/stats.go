@@ -19,8 +19,7 @@ func byPlugin(samples []sample) map[string][]sample {
 	return m
 }
 
-// cpu returns the average CPU time of an ADD and its DEL. At full load, this time limits how many pods a node can start
-// per second.
+// cpu returns the average CPU time of an ADD and its DEL.
 func (s *subject) cpu() time.Duration { return mean(s.add) + mean(s.del) }
 
 func mean(samples []sample) time.Duration {
@@ -31,7 +30,7 @@ func mean(samples []sample) time.Duration {
 	return sum / time.Duration(max(1, len(samples)))
 }
 
-// median returns the median elapsed time and the median CPU time of samples. A few outliers do not change a median.
+// median returns the median elapsed time and the median CPU time of samples.
 func median(samples []sample) cost {
 	var cpus []time.Duration
 	for _, s := range samples {

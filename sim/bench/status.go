@@ -12,12 +12,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// STATUS must be cheap, because containerd calls STATUS each time the kubelet asks whether the node is ready, even on
-// an idle node. STATUS cannot cost less than a program that does nothing. So bench compares STATUS with such a program.
+// containerd calls STATUS each time the kubelet asks whether the node is ready, even on an idle node. bench compares
+// STATUS with a program that does nothing.
 
-// maxStatusRatio limits the ratio of STATUS's CPU time to the CPU time of a program that does nothing. The goal is
-// 1.15. STATUS does not reach this goal, because its checks cost time. bench also measures the verb VERSION, for which
-// our plugin makes no checks. The difference between STATUS and VERSION is the cost of the checks.
+// maxStatusRatio limits the ratio of STATUS's CPU time to that of a program that does nothing. The goal is 1.15. bench
+// also measures the verb VERSION, which makes no checks.
 const maxStatusRatio = 1.42
 
 // A readiness has the costs of the verb STATUS or VERSION of a chain.
@@ -36,8 +35,8 @@ func (s *readiness) label() string {
 
 func asksStatus(c *chain) bool { return slices.Contains([]string{ours, byVeth, noopChain}, c.name) }
 
-// measureStatuses measures, in turns, STATUS of our chains and STATUS of a program that does nothing. The first round
-// only fills the caches, and measureStatuses ignores its costs.
+// measureStatuses measures, in turns, STATUS of our chains and STATUS of a program that does nothing. The costs of the
+// first round do not count, because it fills the caches.
 func measureStatuses(ctx context.Context, chains []*chain, rounds int) (all []*readiness, err error) {
 	for _, c := range chains {
 		if asksStatus(c) {
@@ -66,7 +65,6 @@ func measureStatuses(ctx context.Context, chains []*chain, rounds int) (all []*r
 	return all, nil
 }
 
-// statusTable returns a table of the cost of STATUS, by chain.
 func (r *report) statusTable() table.Table {
 	var least readiness
 	for _, s := range r.statuses {
@@ -84,8 +82,8 @@ func (r *report) statusTable() table.Table {
 	return t
 }
 
-// checkStatus returns an error if STATUS of one of our data paths exceeds maxStatusRatio. Without -icount, it checks
-// nothing, because measured times vary from run to run.
+// checkStatus returns an error if STATUS of one of our data paths exceeds maxStatusRatio. It checks only counts of
+// instructions, because times vary.
 func (r *report) checkStatus() error {
 	if !r.icount || len(r.statuses) == 0 {
 		return nil

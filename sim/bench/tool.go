@@ -22,7 +22,7 @@ import (
 // timerCommands are the arguments with which a node executes the tool regularly.
 var timerCommands = [][]string{{"registry-gc", "--free-after", "15m"}, {"status"}, {"metrics"}}
 
-// An upkeep is the cost of a node whose pods do not change: it has no cost of ADDs and DELs.
+// An upkeep is the cost of a node without ADDs and DELs.
 type upkeep struct {
 	pods     int
 	size     int64         // size of the registry in bytes
@@ -30,8 +30,8 @@ type upkeep struct {
 	commands []cost        // the cost of each of the timerCommands
 }
 
-// measureUpkeep measures the upkeep of a node that already has otherPods pods of a chain. It adds one more pod before
-// the measurement, and deletes this pod at the end.
+// measureUpkeep measures the upkeep of a node that has otherPods pods of a chain, and one more pod during the
+// measurement.
 func (n *node) measureUpkeep(ctx context.Context, c *chain, otherPods int) (u upkeep, err error) {
 	ps, err := n.newPods(1)
 	if err != nil {
@@ -58,20 +58,18 @@ func (n *node) measureUpkeep(ctx context.Context, c *chain, otherPods int) (u up
 	return u, c.execEach(ctx, "DEL", ps)
 }
 
-// samplesPerCost is how many times bench measures each cost of an upkeep. bench then uses the median.
+// samplesPerCost is how many samples of each cost of an upkeep bench takes. The cost is their median.
 const samplesPerCost = 5
 
-// lockTime returns the size of the node's registry. It also returns how long one change of the registry holds the
-// registry's lock. This time depends on the size, because each change reads and writes the whole file.
+// lockTime returns the size of the node's registry, and how long one change of the registry holds its lock.
 func (n *node) lockTime(ctx context.Context) (size int64, change time.Duration, err error) {
 	dir := filepath.Join(n.dir, "run")
 	r, err := registry.Open(dir)
 	if err != nil {
 		return 0, 0, err
 	}
-	// Switch off the garbage collection during the measurement. A plugin exits before its first collection, so a
-	// plugin's change of the registry contains none. In this process, a collection takes longer than the change,
-	// because the process also has the garbage of the simulated cloud.
+	// Measure without garbage collection. A plugin exits before its first collection, but this process would also
+	// collect the garbage of the simulated cloud.
 	runtime.GC()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	var times []time.Duration

@@ -43,7 +43,7 @@ var routes = []route{
 	{"Service, same node", true, func(*pair) netip.AddrPort { return netip.AddrPortFrom(clusterIP, clusterPort+1) }},
 }
 
-// A flow is one load on one route of one layout. For each round, the field costs has the average cost of an operation.
+// A flow is one load on one route of one layout. costs has the average cost of an operation in each round.
 type flow struct {
 	pair  *pair
 	route route
@@ -79,9 +79,8 @@ type flows struct {
 	noteColumn     string // the name of the column with pair.note; empty: no column
 }
 
-// run measures the flows of several layouts, and prints their costs. First, it calls the function build, which must
-// make the layouts and add their flows. If the figures are counted instructions, run fails if a flow exceeds a budget.
-// If the figures are times, run ignores the budgets, because times vary too much.
+// run measures the flows of several layouts, and prints their costs. build must make the layouts and add their flows.
+// run fails if a flow exceeds a budget, but only if the figures are counted instructions.
 func (fs *flows) run(
 	ctx context.Context, o options, w io.Writer, build func(context.Context, *vpcsim.Fabric) error,
 ) (err error) {
@@ -113,7 +112,6 @@ func (fs *flows) run(
 	return fs.checkBudgets()
 }
 
-// addFlows starts servers of a layout, and adds a flow for each of the routes and each load.
 func (fs *flows) addFlows(ctx context.Context, p *pair, routes []route, servers ...*guest) error {
 	for _, g := range servers {
 		wait, err := g.startServer(ctx)
@@ -132,7 +130,7 @@ func (fs *flows) addFlows(ctx context.Context, p *pair, routes []route, servers 
 	return nil
 }
 
-// measureFlows measures each flow once per round, in an order that changes from round to round.
+// measureFlows measures each flow once per round. The order changes from round to round.
 func (fs *flows) measureFlows(ctx context.Context, rounds int) error {
 	for round := range rounds + 1 {
 		for i := range fs.all {
@@ -149,8 +147,7 @@ func (fs *flows) measureFlows(ctx context.Context, rounds int) error {
 	return nil
 }
 
-// measureOperation starts a process in the pod "a". The process generates the load. measureOperation returns the
-// average cost of one operation.
+// measureOperation runs the load in the pod "a", and returns the average cost of one operation.
 func (fl *flow) measureOperation(ctx context.Context) (time.Duration, error) {
 	out, err := fl.pair.a.output(ctx, fl.load.name, fl.route.to(fl.pair).String(), strconv.Itoa(fl.load.ops))
 	if err != nil {
@@ -183,8 +180,7 @@ func (g *guest) output(ctx context.Context, args ...string) (out string, err err
 	return out, err
 }
 
-// startServer starts a server in the pod. When ctx is done, the server ends. The function wait returns when the server
-// has ended.
+// startServer starts a server in the pod, which ends when ctx is done. wait returns when the server has ended.
 func (g *guest) startServer(ctx context.Context) (wait func(), err error) {
 	err = g.Do(func() error {
 		c := generatorCommand(ctx, "serve")
@@ -204,9 +200,8 @@ func (g *guest) startServer(ctx context.Context) (wait func(), err error) {
 	return wait, err
 }
 
-// table returns a table with a row for each layout and route. For each load, the row has the lowest cost, and the ratio
-// of this cost to the reference. The row does not have the median cost. In some rounds, the VM's kernel does periodic
-// work for all pods, which makes these rounds more expensive. The median can be the cost of one of these rounds.
+// table returns a table with a row for each layout and route. For each load, the row has the lowest cost, and its ratio
+// to the reference. Higher costs can include periodic work of the VM's kernel for all pods.
 func (fs *flows) table() table.Table {
 	t := table.Table{{"layout", "route"}}
 	if fs.noteColumn != "" {
@@ -234,7 +229,6 @@ func (fs *flows) table() table.Table {
 	return t
 }
 
-// sortedCosts returns the costs of a flow, the lowest first.
 func (fs *flows) sortedCosts(layout, route string, l load) []time.Duration {
 	i := slices.IndexFunc(fs.all, func(fl *flow) bool {
 		return fl.pair.name == layout && fl.route.name == route && fl.load.name == l.name
@@ -244,8 +238,7 @@ func (fs *flows) sortedCosts(layout, route string, l load) []time.Duration {
 	return took
 }
 
-// preciseText formats a duration in microseconds. With -icount, the clock advances by a nanosecond for each
-// instruction, so the text is the number of instructions in thousands.
+// preciseText formats a duration in microseconds. With -icount, this is the number of instructions in thousands.
 func preciseText(d time.Duration) string {
 	return strconv.FormatFloat(float64(d)/float64(time.Microsecond), 'f', 1, 64)
 }

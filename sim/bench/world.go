@@ -14,10 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// A size is an instance type of a node. The field podLimit is how many pods fit on the node if no prefixes are
-// delegated (EC2 user guide, "Maximum IP addresses per network interface"). There are three sizes: small, large and
-// cards. On nodes of the sizes large and cards, the boot ENI also serves pods. Nodes of the size cards have four
-// network cards.
+// A size is an instance type of a node. podLimit is how many pods fit on the node without delegated prefixes (EC2 user
+// guide, "Maximum IP addresses per network interface"). On nodes of the sizes large and cards, the boot ENI also serves
+// pods.
 type size struct {
 	ec2sim.InstanceType
 	podLimit       int
@@ -33,8 +32,7 @@ var (
 
 const maxConcurrency = 64
 
-// nodeSize returns the size cards if -cards is set. Without -cards, it returns the size small if all pods fit on a
-// small node, and the size large if not.
+// nodeSize returns the size for the options: small if all pods fit on a small node.
 func (o options) nodeSize() size {
 	switch {
 	case o.cards:
@@ -45,8 +43,8 @@ func (o options) nodeSize() size {
 	return large
 }
 
-// A world is a simulated VPC and a tmpfs. The tmpfs has the files that a real node has in /run and /var/lib, so that no
-// chain waits for the disk of this machine.
+// A world is a simulated VPC, and a tmpfs for the files that a real node has in /run and /var/lib, so that no chain
+// waits for a disk.
 type world struct {
 	*vpcsim.Fabric
 	size
@@ -76,7 +74,6 @@ func newWorld(nodes size) (*world, error) {
 	return w, nil
 }
 
-// close removes everything that the world has created.
 func (w *world) close() error { return errors.Join(w.Fabric.Close(), w.removeDir()) }
 
 func (w *world) removeDir() error { return errors.Join(syscall.Unmount(w.dir, 0), os.Remove(w.dir)) }
@@ -102,7 +99,7 @@ func (w *world) newNode(name string) (*node, error) {
 	return n, os.Mkdir(dir, 0o700)
 }
 
-// reportCalls adds the calls since the last ResetCalls to the report.
+// reportCalls adds the calls of this measurement to the report.
 func (w *world) reportCalls(r *report) {
 	var metadata []string
 	for _, n := range w.nodes {
@@ -118,8 +115,7 @@ type pod struct {
 	args [][2]string
 }
 
-// newPods creates namespaces that no chain has used yet. If the caller does not close a namespace, world.close closes
-// it.
+// newPods creates namespaces that no chain has used yet. At the end, world.close closes those that are still open.
 func (n *node) newPods(count int) (pods, error) {
 	var made pods
 	for range count {

@@ -2,13 +2,11 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Command peak measures the memory of a CNI plugin. A symbolic link with the name of the plugin points to peak. peak
-// finds the plugin of this name in the directories of $PEAK_PATH, and executes it. It then appends a line with three
-// fields to the file $PEAK_OUT. The fields are the plugin's name, its highest resident set in KiB, and its highest
-// anonymous memory in KiB. peak reads the anonymous memory only when a thread of the plugin exits.
+// finds the plugin in the directories of $PEAK_PATH, and executes it. To the file $PEAK_OUT, it appends a line with the
+// plugin's name, its highest resident set in KiB, and its highest anonymous memory in KiB.
 //
-// peak cannot use the highest resident set that wait4(2) reports. Until a child process executes the plugin, the child
-// shares the memory of peak. So the figure of wait4 is never lower than the resident set of peak itself. Therefore peak
-// traces the plugin, and reads /proc each time a thread of the plugin exits.
+// peak traces the plugin, and reads /proc each time a thread of the plugin exits. The highest resident set of wait4(2)
+// is useless here: it includes the memory of peak, which the child shares until it executes the plugin.
 package main
 
 import (
@@ -65,8 +63,7 @@ func findPlugin(name string) (string, error) {
 // A memory is the memory of a process, in KiB.
 type memory struct{ peak, anonymous int }
 
-// writeFigures appends the figures of a process to $PEAK_OUT. It writes the line with a single write(2), so several
-// processes can append lines at the same time.
+// writeFigures appends the figures of a process to $PEAK_OUT, with a single write(2), because several processes append.
 func (m memory) writeFigures(name string) error {
 	f, err := os.OpenFile(os.Getenv("PEAK_OUT"), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
@@ -109,8 +106,7 @@ func trace(pid int) (m memory, status int, err error) {
 	}
 }
 
-// withPresent reads the present figures of a process. For each figure, it returns the higher of the present value and
-// the value in m.
+// withPresent returns the higher of the present value and the value in m, for each figure of a process.
 func (m memory) withPresent(pid int) memory {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // b is empty if the process has ended: m stays unchanged
 	for line := range strings.Lines(string(b)) {

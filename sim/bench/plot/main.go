@@ -66,8 +66,7 @@ func benchCharts() []Chart {
 	}
 }
 
-// fleetCharts returns the charts of the table "all at once" of docs/fleet.md. Each chart has a bar for each row of the
-// table.
+// fleetCharts returns the charts of the table "all at once" of docs/fleet.md.
 func fleetCharts() []Chart {
 	return []Chart{
 		{Title: "Seconds until the last pod runs, all nodes at once", column: "last pod"},
@@ -75,8 +74,8 @@ func fleetCharts() []Chart {
 	}
 }
 
-// barsOf returns a bar for each row that has a figure in the column. If only some of a row's pods have started, the row
-// shows a percentage instead of a figure. barsOf omits this row.
+// barsOf returns a bar for each row that has a figure in the column. A percentage is no figure: only so many of the
+// row's pods have started.
 func barsOf(t table.Table, column string) (bars []Bar) {
 	for _, row := range t[min(1, len(t)):] {
 		if i := slices.Index(t[0], column); i < 0 || i >= len(row) || strings.Contains(row[i], "%") {
@@ -128,7 +127,6 @@ func secondTable(file string) table.Table {
 	return table.Parse(after)
 }
 
-// readFigures reads the figures of the bars from the table.
 func (c *Chart) readFigures(t table.Table) error {
 	read, least := t.Number, -1.0
 	if c.ratios {
@@ -164,10 +162,9 @@ func (c Chart) Width(b Bar) float64 {
 	return most * b.Figure / c.maxFigure
 }
 
-// barY returns the y coordinate of a chart's bar.
 func barY(i int) int { return 44 + 26*i }
 
-// pictureHeight returns the height of a picture that has room for the chart with the most bars.
+// pictureHeight returns the height of a picture with room for the chart with the most bars.
 func pictureHeight(charts []Chart) (most int) {
 	for _, c := range charts {
 		most = max(most, barY(len(c.Bars))+5)

@@ -20,16 +20,15 @@ type Waterfall struct {
 	Calls []Call
 }
 
-// A Call is a row of the table. If a Call takes no time, the picture shows only a mark.
+// A Call is a row of the table. A Call that takes no time has only a mark in the picture.
 type Call struct {
 	Name         string
 	Begins, Ends int  // milliseconds
 	Path         bool // all later calls wait for this call
 }
 
-// parseWaterfalls reads a table. Each row is a Call. The first column is the case in which the call was made.
-// Consecutive rows with the same case form one Waterfall. The next columns are the call's name, begin and end. The last
-// column is "path" if all later calls wait for this call.
+// parseWaterfalls reads a table. The columns are the case, the name of the call, its begin and end, and "path" if all
+// later calls wait for it. Consecutive rows with the same case are one Waterfall.
 func parseWaterfalls(t table.Table) (all []Waterfall, err error) {
 	y := 10
 	for _, row := range t[1:] {
