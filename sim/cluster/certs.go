@@ -20,8 +20,7 @@ import (
 	"time"
 )
 
-// certificates is a directory of certificates, keys and kubeconfigs. With these files, the programs of the cluster
-// trust each other.
+// certificates is a directory of certificates, keys and kubeconfigs.
 type certificates struct {
 	dir    string
 	server netip.Addr // the API server's address
@@ -32,10 +31,10 @@ type certificates struct {
 func (c certificates) file(name string) string { return filepath.Join(c.dir, name) }
 func (c certificates) kubeconfig() string      { return c.file("kubeconfig") }
 
-// newCertificates writes the files that a cluster needs (kubernetes.io, "PKI certificates and requirements"). These are
-// a CA, the API server's certificate, the administrator's certificate and kubeconfig, and the keys for service account
-// tokens. The parameters server and service are the API server's own address and its Service address. The API server's
-// certificate is valid for both. All programs of the cluster call the API server as administrators.
+// newCertificates writes the files that a cluster needs (kubernetes.io, "PKI certificates and requirements"): a CA, the
+// API server's certificate, the administrator's certificate and kubeconfig, and the keys for service account tokens.
+// The API server's certificate is valid for its own address server and its Service address service. All programs of the
+// cluster call the API server as administrators.
 func newCertificates(dir string, server, service netip.Addr) (certificates, error) {
 	c := certificates{dir: dir, server: server}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -63,8 +62,8 @@ func newCertificates(dir string, server, service netip.Addr) (certificates, erro
 	return c, errors.Join(err1, err2, c.writeServiceAccountKeys(), c.writeKubeconfig("admin", c.kubeconfig()))
 }
 
-// writeNodeCertificate writes a certificate and a kubeconfig with the permissions of a kubelet, and returns the path of
-// the kubeconfig. Only tests use this kubeconfig. The cluster's own kubelets have the administrator's kubeconfig.
+// writeNodeCertificate writes a certificate and a kubeconfig with the permissions of a kubelet, for tests. It returns
+// the path of the kubeconfig.
 func (c certificates) writeNodeCertificate(name string) (string, error) {
 	_, err := c.writeSigned(name, &x509.Certificate{
 		Subject:     pkix.Name{CommonName: "system:node:" + name, Organization: []string{"system:nodes"}},
@@ -74,9 +73,8 @@ func (c certificates) writeNodeCertificate(name string) (string, error) {
 	return file, errors.Join(err, c.writeKubeconfig(name, file))
 }
 
-// writeSigned makes a key, makes a certificate for this key from the template cert, and writes both. It signs the
-// certificate with the CA's key. If there is no CA yet, writeSigned makes the CA itself: the new key signs the new
-// certificate.
+// writeSigned makes a key and a certificate for it from the template cert, and writes both. The CA signs the
+// certificate. The certificate of the CA itself is signed with the new key.
 func (c certificates) writeSigned(name string, cert *x509.Certificate) (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -103,8 +101,8 @@ func (c certificates) writeKey(name string, key *ecdsa.PrivateKey) error {
 	return c.writePEM(name, "EC PRIVATE KEY", der)
 }
 
-// writeServiceAccountKeys writes two keys: the API server signs the tokens of service accounts with the first key, and
-// checks them with the second.
+// writeServiceAccountKeys writes the keys with which the API server signs the tokens of service accounts, and checks
+// them.
 func (c certificates) writeServiceAccountKeys() error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -39,8 +39,8 @@ type Options struct {
 	Proxy    string // mode of kube-proxy: nftables or iptables
 }
 
-// The variables services and services6 are the ranges of the Services' addresses. apiAddr and DNS are the Service
-// addresses of the API server and of the name server.
+// services and services6 are the ranges of the Services' addresses. apiAddr and DNS are the Service addresses of the
+// API server and of the name server.
 var (
 	services  = netip.MustParsePrefix("172.20.0.0/16")
 	services6 = netip.MustParsePrefix("fd00:20::/112")
@@ -109,7 +109,7 @@ func (c *Cluster) start(ctx context.Context, nodes []NodeOptions) (err error) {
 }
 
 // makePathsAbsolute makes all paths of the Options absolute, because each program has its own working directory. It
-// also creates the directory Logs.
+// also creates Logs.
 func (o *Options) makePathsAbsolute() (err error) {
 	for _, p := range []*string{&o.Plugins, &o.Programs, &o.Runtime, &o.Units, &o.Peers, &o.Logs} {
 		if *p, err = filepath.Abs(*p); err != nil {
@@ -179,19 +179,16 @@ func (c *Cluster) startManagers() error {
 		c.keepRunning(c.Master, "kube-scheduler", config, "--leader-elect=false", "--profiling=false"))
 }
 
-// giveCertificates copies the directory of certificates into the file system of a machine.
 func (c *Cluster) giveCertificates(m *machine.Machine) error {
 	return os.CopyFS(m.File(c.certs.dir), os.DirFS(c.certs.dir))
 }
 
-// pathVariable returns the variable PATH of the programs on machines.
 func (c *Cluster) pathVariable() []string {
 	return []string{fmt.Sprintf("PATH=%s:%s:%s:%s", c.options.Plugins, c.options.Programs, c.options.Runtime,
 		os.Getenv("PATH"))}
 }
 
-// keepRunning starts a program on a machine, and starts it again each time it ends. The log of the program is
-// MACHINE-PROGRAM.log.
+// keepRunning starts a program on a machine, and again each time it ends. Its log is MACHINE-PROGRAM.log.
 func (c *Cluster) keepRunning(m *machine.Machine, name string, args ...string) error {
 	return m.Keep(filepath.Join(c.options.Logs, m.Name+"-"+name+".log"), name, args...)
 }
@@ -233,8 +230,8 @@ func (c *Cluster) kubectl(ctx context.Context, args ...string) *exec.Cmd {
 	return c.Master.Command(ctx, "kubectl", append([]string{"--kubeconfig=" + c.certs.kubeconfig()}, args...)...)
 }
 
-// Apply applies objects, as YAML or JSON. kubectl does not validate the objects. For a validation, kubectl would ask
-// the API server for the schema of all kinds, and a busy API server would answer too late.
+// Apply applies objects, as YAML or JSON. kubectl does not validate them: it would ask the API server for the schema of
+// all kinds, and a busy API server would answer too late.
 func (c *Cluster) Apply(ctx context.Context, objects string, flags ...string) error {
 	k := c.kubectl(ctx, append([]string{"apply", "--validate=ignore", "-f", "-"}, flags...)...)
 	k.Stdin = strings.NewReader(objects)
@@ -242,8 +239,7 @@ func (c *Cluster) Apply(ctx context.Context, objects string, flags ...string) er
 	return err
 }
 
-// Await calls the function attempt again and again until a call returns no error. When the timeout is over, Await
-// returns the error of the last call.
+// Await calls attempt again and again until it returns no error. After the timeout, Await returns the last error.
 func Await(ctx context.Context, timeout time.Duration, attempt func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -19,8 +19,8 @@ import (
 	"strings"
 )
 
-// An image is a container image with one layer. The layer has copies of files from the machine on which this process
-// runs. The nodes import the images from archives, because there is no image registry.
+// An image is a container image with one layer, with copies of this machine's files. The nodes import archives of
+// images, because there is no image registry.
 type image struct {
 	names      []string // with their tags
 	entrypoint string   // empty if args begin with the program
@@ -42,8 +42,8 @@ const (
 	engine = "registry.k8s.io/networking/kube-network-policies:v1.1.0"
 )
 
-// agnhostAliases are the names of other images that Kubernetes' network tests use. The tests only run shells and tools
-// in these images. Our image agnhost contains these shells and tools, so it also gets the names of the other images.
+// agnhostAliases are other names of our image agnhost. Kubernetes' network tests only run shells and tools in these
+// images, and agnhost has them.
 var agnhostAliases = []string{
 	"registry.k8s.io/e2e-test-images/glibc-dns-testing:2.1.1",
 	"registry.k8s.io/e2e-test-images/busybox:1.37.0-2",
@@ -51,16 +51,14 @@ var agnhostAliases = []string{
 	"registry.k8s.io/build-image/distroless-iptables:v0.9.9",
 }
 
-// applets are the programs of busybox that the tests' scripts and the command "kubectl ipvlan" use. The list has no
-// wget. The busybox of this machine is a static program, but the lookup of a name needs shared libraries. So the wget
-// of this busybox crashes when it looks up a name.
+// applets are the programs of busybox that the tests' scripts and the command "kubectl ipvlan" use. wget is missing,
+// because it crashes when it looks up a name: this busybox is static, but the lookup needs shared libraries.
 var applets = []string{"awk", "cat", "chmod", "chroot", "cut", "date", "echo", "env", "expr", "false", "grep", "head",
 	"hostname", "id", "ls", "mkdir", "mount", "ping",
 	"printenv", "rm", "sed", "seq", "sleep", "sort", "tail", "tee", "test", "timeout", "touch", "tr", "true",
 	"umount", "wc", "xargs"}
 
-// images returns the images of the cluster. The image agnhost has the same programs as the real agnhost image, but most
-// of them are copies from the Debian of this machine.
+// images returns the images of the cluster. Most programs of agnhost are copies from the Debian of this machine.
 func images(runtimeDir, programs string) []image {
 	agnhost := image{
 		names: append([]string{Agnhost}, agnhostAliases...), entrypoint: "/agnhost", args: []string{"pause"},
@@ -151,7 +149,6 @@ func addFile(a *tar.Writer, name string, mode, size int64, content io.Reader) er
 	return err
 }
 
-// writeLayer writes the only layer of the image, as a tar archive of its files.
 func (i image) writeLayer(w io.Writer) error {
 	a := tar.NewWriter(w)
 	for _, d := range i.dirs {
@@ -194,7 +191,7 @@ func (i image) writeLayer(w io.Writer) error {
 	return a.Close()
 }
 
-// addProgram adds a program to an archive, and returns the paths of the libraries that the program needs.
+// addProgram adds a program to an archive, and returns the paths of its libraries.
 func addProgram(a *tar.Writer, name, program string) (libraries []string, err error) {
 	path, err := exec.LookPath(program)
 	if err != nil {
@@ -233,7 +230,6 @@ func copyFile(a *tar.Writer, name, file string) error {
 	return addFile(a, name, 0o755, info.Size(), f)
 }
 
-// writeImages writes an archive of each image. The nodes import the images from these archives.
 func (c *Cluster) writeImages() error {
 	for k, i := range images(c.options.Runtime, c.options.Programs) {
 		f, err := os.Create(filepath.Join(c.dir, fmt.Sprintf("image%d.tar", k)))
@@ -247,7 +243,6 @@ func (c *Cluster) writeImages() error {
 	return nil
 }
 
-// archives returns the paths of the archives that writeImages has written.
 func (c *Cluster) archives() []string {
 	all, err := filepath.Glob(filepath.Join(c.dir, "image*.tar"))
 	if err != nil {

@@ -24,8 +24,8 @@ type LaunchTemplate struct {
 	}
 }
 
-// attachENIs creates the ENIs of a launch template, and attaches them to an instance. It omits the boot ENI, because
-// the instance already has it. The real EC2 does this work itself when it launches an instance from a template.
+// attachENIs creates the ENIs of a launch template except the boot ENI, and attaches them to an instance. The real EC2
+// does this at the launch.
 func (l LaunchTemplate) attachENIs(f *vpcsim.Fabric, i *vpcsim.Instance) error {
 	for _, n := range l.NetworkInterfaces {
 		if n.DeviceIndex == 0 && n.NetworkCardIndex == 0 {
@@ -66,8 +66,8 @@ func (l LaunchTemplate) attachENIs(f *vpcsim.Fabric, i *vpcsim.Instance) error {
 	return f.Err()
 }
 
-// setDeleteOnTermination tells EC2 to delete an attached ENI together with the instance. For ENIs that EC2 creates at
-// the launch of an instance, this is the default.
+// setDeleteOnTermination tells EC2 to delete an attached ENI together with the instance, as for ENIs that EC2 creates
+// at a launch.
 func setDeleteOnTermination(f *vpcsim.Fabric, eni string) error {
 	all := f.EC2.ENIs()
 	i := slices.IndexFunc(all, func(e ec2sim.ENI) bool { return e.ID == eni })

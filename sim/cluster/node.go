@@ -28,8 +28,7 @@ var configs embed.FS
 
 var templates = template.Must(template.ParseFS(configs, "config/*"))
 
-// render executes a template with these values, and returns the text. The template is the file of this name in the
-// directory config.
+// render executes the template of this name in the directory config.
 func render(name string, values any) string {
 	var b strings.Builder
 	if err := templates.ExecuteTemplate(&b, name, values); err != nil {
@@ -49,8 +48,7 @@ type NodeOptions struct {
 	Bare     bool           // the node has none of our programs, and is not ready; MaxPods must be set
 }
 
-// suiteName is the name of our single plugin, which does the work of the plugins ipam, ipvlan and unnumbered-ptp. The
-// names of our other programs begin with suiteName.
+// suiteName is the name of our single plugin. The names of our other programs begin with it.
 const suiteName = "cni-ipvlan-vpc-k8s"
 
 // A Node is an instance with a kubelet. The cgroups of the containers are below the cgroup of the Node's machine.
@@ -62,8 +60,7 @@ type Node struct {
 	poweredOff atomic.Bool
 }
 
-// nodeDirs are the directories that each node has for itself: the node does not see the directories of the real
-// machine. Their files survive a reboot of the node.
+// nodeDirs are the directories that each node has for itself. Their files survive a reboot of the node.
 var nodeDirs = []string{
 	"/etc/cni", "/etc/containerd", "/etc/systemd", "/opt", "/usr/local/bin", "/var/lib/cni", "/var/lib/containerd",
 	"/var/lib/kubelet", "/var/lib/kube-proxy", "/var/log",
@@ -101,7 +98,6 @@ func (c *Cluster) RemoveNode(ctx context.Context, n *Node) error {
 	return errors.Join(err, undeleted, c.Fabric.EC2.TerminateInstance(n.ID), n.Instance.Close())
 }
 
-// start installs the plugins and starts the node's programs.
 func (n *Node) start(ctx context.Context) error {
 	err := n.installOthers()
 	if !n.options.Bare {
@@ -121,8 +117,7 @@ func (n *Node) PowerOff() error {
 	return err
 }
 
-// IsOff reports whether the node is off: PowerOff has stopped the node, and no later PowerOn has started the node
-// again.
+// IsOff reports whether the node is off, since PowerOff and before PowerOn.
 func (n *Node) IsOff() bool { return n.poweredOff.Load() }
 
 // PowerOn starts the instance and the programs of a node that is off.
@@ -141,8 +136,8 @@ func (n *Node) Reboot(ctx context.Context) error {
 	return n.startKubelet(ctx)
 }
 
-// Configure installs the conflist of the node, or replaces it. Like a careful administrator, it writes a new file and
-// renames this file. If the conflist has our plugins, Configure validates the conflist first.
+// Configure installs the conflist of the node, or replaces it by a rename. It first validates a conflist with our
+// plugins.
 func (n *Node) Configure(ctx context.Context, conflist []byte) error {
 	name := "10-" + n.Name + ".conflist"
 	if err := n.WriteFile("/run/"+name, conflist, 0o644); err != nil {
@@ -160,7 +155,6 @@ func (n *Node) Configure(ctx context.Context, conflist []byte) error {
 	return os.Rename(n.File(installed+".new"), n.File(installed))
 }
 
-// installOthers installs the plugins of other projects.
 func (n *Node) installOthers() error {
 	peers := n.cluster.options.Peers
 	return n.installPlugins(map[string]string{"portmap": peers, "ptp": peers, "host-local": peers,
@@ -173,9 +167,8 @@ func (n *Node) installOurs() error {
 		n.Install(n.cluster.options.Plugins))
 }
 
-// Install replaces our plugins and the tool on the node with those in a directory. The directory can have an earlier
-// release, which does not have all plugins. If a plugin is not in the directory, Install removes the plugin from the
-// node.
+// Install replaces our plugins and the tool on the node with those in a directory. It removes a plugin that is not
+// there, because the directory can have an earlier release.
 func (n *Node) Install(dir string) error {
 	files, errs := map[string]string{}, []error(nil)
 	for _, p := range []string{"", "-grow", "-ipam", "-ipvlan", "-unnumbered-ptp", "-egress"} {
@@ -190,8 +183,8 @@ func (n *Node) Install(dir string) error {
 		os.Symlink(filepath.Join(dir, suiteName+"-tool"), link))...)
 }
 
-// installPlugins copies programs to the node. It writes each program to a new file, and renames the file. The parameter
-// dirs maps the name of each program to the directory from which to copy it.
+// installPlugins copies programs from the directory that dirs has for their name to the node, and renames each new
+// file.
 func (n *Node) installPlugins(dirs map[string]string) error {
 	var errs []error
 	for name, dir := range dirs {
@@ -205,8 +198,8 @@ func (n *Node) installPlugins(dirs map[string]string) error {
 	return errors.Join(errs...)
 }
 
-// ImportLayout imports the images of an OCI layout, which is a directory. Each imported image gets a name that begins
-// with the given text (ctr image import --base-name).
+// ImportLayout imports the images of an OCI layout, which is a directory. name is the beginning of their names (ctr
+// image import --base-name).
 func (n *Node) ImportLayout(ctx context.Context, dir, name string) error {
 	tar := exec.CommandContext(ctx, "tar", "-C", dir, "-c", ".")
 	archive, err := tar.StdoutPipe()
@@ -270,7 +263,6 @@ func (n *Node) ctr(ctx context.Context, args ...string) *exec.Cmd {
 		args...)...)
 }
 
-// startKubelet starts kubelet and kube-proxy.
 func (n *Node) startKubelet(ctx context.Context) error {
 	pods, err := n.maxPods(ctx)
 	if err != nil {

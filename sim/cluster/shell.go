@@ -82,7 +82,6 @@ func (s *Shell) Command(ctx context.Context, name string, args ...string) *exec.
 
 func (s *Shell) socket() string { return filepath.Join(s.dir, "ec2.sock") }
 
-// writeCommands writes the commands of the Shell as scripts.
 func (s *Shell) writeCommands(c *Cluster) error {
 	var errs []error
 	for name, script := range map[string]string{
@@ -131,7 +130,6 @@ func execLine(env, args []string) string {
 	return strings.Join(append(words, args...), " ")
 }
 
-// ec2Handler returns the handler for the requests of the Shell's command ec2.
 func (c *Cluster) ec2Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/enis", func(w http.ResponseWriter, _ *http.Request) {

@@ -4,12 +4,11 @@
 // Command play starts a Kubernetes cluster on the simulated VPC, and a shell in which a person can use the cluster.
 // When the shell ends, the cluster ends, too.
 //
-// If play has arguments, it runs them as a command, without a shell. Without arguments, it runs bash. bash is
-// interactive if standard input is a terminal or if the flag -i is set. If bash is not interactive, it runs the script
-// on standard input. play exits with the status of the command or script. After an interactive bash, the exit status is
-// 0. $PATH has kubectl and other commands for the cluster, which cluster.Shell lists.
+// If play has arguments, it runs them as a command. Otherwise it runs bash, interactive if standard input is a terminal
+// or if the flag -i is set, or with the script on standard input. play exits with the status of the command or script,
+// and with 0 after an interactive bash. $PATH has kubectl and other commands for the cluster (see [cluster.Shell]).
 //
-// Package cluster needs root and a suitable kernel (see there). So the command "make cluster" runs play in a VM.
+// The command "make cluster" runs play in a VM, because package cluster needs root and a suitable kernel.
 package main
 
 import (
@@ -72,7 +71,7 @@ func run(o cluster.Options, conflist string, command []string, interactive bool)
 	case len(command) > 0:
 	case interactive:
 		fmt.Print(cluster.Greeting)
-		// The exit status is 0, because "make cluster" must not fail if the user's last command has failed.
+		// "make cluster" must not fail if the user's last command has failed.
 		_, err := machine.Attach(s.Command(ctx, "bash", "--norc", "-i"), (*exec.Cmd).Run)
 		return 0, err
 	default:
