@@ -14,10 +14,9 @@ import (
 // flushConntrack deletes all entries of a namespace's connection tracker. The real kube-proxy deletes only entries of
 // UDP.
 //
-// The kernel applies NAT rules only to the first packet of a connection. For later packets, it uses the entry of the
-// connection. So without the flush, a client that used the same source port again would still have an old entry. After
-// unload, the client's datagrams would go to an old backend for two minutes. After Load, they would go to no backend
-// for 30 seconds, because the old entry has no NAT.
+// The kernel applies NAT rules only to the first packet of a connection, and uses the connection's entry for later
+// packets. A client with the same source port would still have the old entry: after unload, its datagrams would go to
+// an old backend for two minutes. After Load, they would go to no backend for 30 seconds.
 func flushConntrack(n *nl.NS) error {
 	return n.Do(func() error {
 		if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil { // of all families

@@ -5,13 +5,10 @@
 // contains kube-proxy's rules for Kubernetes Services in the modes iptables and nftables, for IPv4 and IPv6. The
 // package is only for tests. It executes iptables-restore(8), ip6tables-restore(8) and nft(8).
 //
-// The rules in testdata are a recording. An unmodified kube-proxy v1.36.3 with its default flags wrote the rules, and
-// the program in sim/kubeproxy/record saved them. kube-proxy ran in its own namespace, with an API server that had only
-// the objects of testdata/scenario.json. kube-proxy ran without the flag --cluster-cidr, because clusters whose pods
-// have addresses of the VPC do not set this flag. Without this flag, kube-proxy does not know which addresses belong to
-// pods. So its rules do not masquerade packets from a pod to a ClusterIP: the packets keep the pod's source address.
-// The recorded addresses are from prefixes for documentation. Load replaces them by the addresses of your hosts and
-// pods:
+// The rules in testdata are a recording of an unmodified kube-proxy v1.36.3 with its default flags. Without the flag
+// --cluster-cidr, which clusters whose pods have addresses of the VPC do not set, kube-proxy does not know which
+// addresses belong to pods. So its rules do not masquerade packets from a pod to a ClusterIP. The recorded addresses
+// are from prefixes for documentation. Load replaces them by the addresses of your hosts and pods:
 //
 //	unload, err := kubeproxy.Load(node, kubeproxy.NFTables, kubeproxy.Scenario{
 //		kubeproxy.Node:    {V4: nodeAddr},  // no V6: then only the rules for IPv4
@@ -23,16 +20,13 @@
 //	})
 //
 // After Load, pod1 can call each Service in [Services] at its ClusterIP, by TCP and UDP. For a second node, call Load
-// again, with other hosts in the Scenario. The names of chains contain hashes of the recorded addresses. Load does not
-// change these names.
+// again, with other hosts in the Scenario. The names of chains keep hashes of the recorded addresses.
 //
 // To record again, as root:
 //
 //	cd sim/kubeproxy/record && go run .
 //
-// The directory record is a separate module, because it builds kube-proxy. The recording omits the policies of the
-// built-in chains, because they are not from kube-proxy. It also omits kube-proxy's packet counters, which need the
-// kernel feature nfacct. On a kernel without nfacct, kube-proxy itself omits the counters.
+// The recording has neither the policies of built-in chains nor packet counters (see tidySave in record/).
 //
 // kube-proxy and this project are under the Apache License 2.0. This project contains no source of kube-proxy.
 package kubeproxy
@@ -58,12 +52,12 @@ const (
 // Modes has all recorded modes.
 var Modes = []Mode{IPTables, NFTables}
 
-// Load loads the rules of a mode into a namespace, with the addresses of a scenario. If the scenario's Node has no
-// address of a family, Load omits the rules of this family. Load also sets the sysctls that kube-proxy sets on a node
-// (testdata/*/sysctls), and empties the connection tracker.
+// Load loads the rules of a mode into a namespace, with the addresses of a scenario, for each family of the scenario's
+// Node. Load also sets the sysctls that kube-proxy sets on a node (testdata/*/sysctls), and empties the connection
+// tracker.
 //
-// The function unload removes the rules, and empties the connection tracker. It does not reset the sysctls, and neither
-// does kube-proxy. Load does not check whether the namespace already has rules, so call unload before the next Load.
+// The function unload removes the rules, and empties the connection tracker. Like kube-proxy, it does not reset the
+// sysctls. Load does not check whether the namespace already has rules, so call unload before the next Load.
 func Load(n *nl.NS, m Mode, s Scenario) (unload func() error, err error) {
 	var on, off []command
 	for _, f := range families {
@@ -87,13 +81,11 @@ func Load(n *nl.NS, m Mode, s Scenario) (unload func() error, err error) {
 	return unload, errors.Join(flushConntrack(n), m.sysctls(n).Add())
 }
 
-// A command is a program and its standard input.
 type command struct {
 	args  []string
 	stdin string
 }
 
-// runCommands executes commands in a namespace.
 func runCommands(n *nl.NS, all []command) error {
 	return n.Do(func() error {
 		for _, c := range all {

@@ -15,7 +15,6 @@ import (
 //go:embed testdata
 var testdata embed.FS
 
-// readRecorded returns the text of a recorded file of a mode.
 func readRecorded(m Mode, file string) string {
 	b, err := testdata.ReadFile(path.Join("testdata", string(m), file))
 	if err != nil {
@@ -24,7 +23,7 @@ func readRecorded(m Mode, file string) string {
 	return string(b)
 }
 
-// commandPair returns the command that loads the rules of a family, and the command that removes these rules.
+// commandPair returns the commands that load and remove the rules of a family.
 func (m Mode) commandPair(f family, rules string) (load, unload command) {
 	if m == NFTables {
 		return command{[]string{"nft", "-f", "-"}, rules},
@@ -34,8 +33,8 @@ func (m Mode) commandPair(f family, rules string) (load, unload command) {
 	return command{restore, jumpsFirst(rules)}, command{restore, removal(rules)}
 }
 
-// jumpsFirst converts the output of iptables-save to input for iptables-restore. In a chain that already has rules,
-// this input inserts the jumps to kube-proxy's chains before all other rules, as kube-proxy does.
+// jumpsFirst converts the output of iptables-save to input for iptables-restore. Like kube-proxy, this input inserts
+// the jumps to kube-proxy's chains before all other rules of a chain.
 func jumpsFirst(save string) string {
 	var b strings.Builder
 	jumps := map[string]int{} // number of jumps in this table, by chain
@@ -54,9 +53,8 @@ func jumpsFirst(save string) string {
 	return b.String()
 }
 
-// removal converts the output of iptables-save to input for iptables-restore. This input deletes kube-proxy's jumps and
-// chains. For each chain, the input has a line ":CHAIN". Because of this line, iptables-restore empties the chain
-// before the deletion.
+// removal converts the output of iptables-save to input for iptables-restore that deletes kube-proxy's jumps and
+// chains. A line ":CHAIN" makes iptables-restore empty the chain first.
 func removal(save string) string {
 	var b, chains strings.Builder
 	for line := range strings.Lines(save) {
@@ -79,8 +77,8 @@ func removal(save string) string {
 	return b.String()
 }
 
-// parseJump parses a line of iptables-save that is a rule in a built-in chain. Such a rule is always a jump to one of
-// kube-proxy's chains, because kube-proxy adds no other rules to built-in chains. For any other line, ok is false.
+// parseJump parses a rule of iptables-save in a built-in chain, which is always a jump to one of kube-proxy's chains.
+// For any other line, ok is false.
 func parseJump(line string) (chain, rest string, ok bool) {
 	rule, ok := strings.CutPrefix(line, "-A ")
 	if !ok || strings.HasPrefix(rule, "KUBE-") {

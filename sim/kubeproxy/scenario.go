@@ -26,8 +26,7 @@ const (
 	VPCHost Host = "vpcHost" // a host that is no pod and no node, for example the API server
 )
 
-// A Scenario has the addresses of the host in each role. If Node has an address of a family, all other hosts need an
-// address of this family, too.
+// A Scenario has the addresses of the host in each role. All hosts need an address of each family that Node has.
 type Scenario map[Host]Addrs
 
 // A Service is a Kubernetes Service for which there are recorded rules. Its Kubernetes namespace is "default". Its
@@ -45,8 +44,7 @@ type Service struct {
 	ExternalTrafficLocal bool // externalTrafficPolicy: Local
 }
 
-// recordedScenario returns the content of testdata/scenario.json. kube-proxy wrote the recorded rules for the hosts and
-// Services in this file.
+// recordedScenario returns the content of testdata/scenario.json, for which kube-proxy wrote the recorded rules.
 var recordedScenario = sync.OnceValue(func() (r struct {
 	ServiceCIDRs []netip.Prefix
 	Hosts        Scenario
@@ -62,15 +60,14 @@ var recordedScenario = sync.OnceValue(func() (r struct {
 	return r
 })
 
-// Services returns all Services that have rules.
+// Services returns all Services that have recorded rules.
 func Services() []Service { return recordedScenario().Services }
 
 // ServiceCIDRs returns the ranges of all ClusterIPs, one for each family. In mode NFTables, the rules drop packets to
 // an unused ClusterIP. In mode IPTables, the kernel routes such packets.
 func ServiceCIDRs() []netip.Prefix { return recordedScenario().ServiceCIDRs }
 
-// A family is IPv4 or IPv6. The strings are the family's name in the recorded files' names, the family's name for
-// nft(8), and the name of the iptables program.
+// A family is IPv4 or IPv6: its name in the names of the recorded files, its name for nft(8), and its iptables program.
 type family struct {
 	name, nft, iptables string
 	addrOf              func(Addrs) netip.Addr
@@ -81,9 +78,8 @@ var families = []family{
 	{"v6", "ip6", "ip6tables", func(a Addrs) netip.Addr { return a.V6 }},
 }
 
-// replaceAddrs replaces the addresses of a family in recorded rules by the scenario's addresses. All recorded addresses
-// of a family have the same number of characters. So the replacement of one address cannot change a part of another
-// address.
+// replaceAddrs replaces the addresses of a family in recorded rules by the scenario's addresses. No recorded address is
+// a part of another, because all of a family have the same number of characters.
 func (s Scenario) replaceAddrs(f family, rules string) (string, error) {
 	var swap []string
 	for h, was := range recordedScenario().Hosts {

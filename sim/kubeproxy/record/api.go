@@ -9,7 +9,7 @@ import (
 	"net/http"
 )
 
-// serveAPI starts an API server whose objects never change, and returns the URL of this API server.
+// serveAPI starts an API server whose objects never change, and returns its URL.
 func serveAPI(lists map[string]object) (url string, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -38,7 +38,7 @@ func main() {
 	}
 }
 
-// record builds kube-proxy. Then, for each mode, it starts this program again in a new network namespace.
+// record builds kube-proxy, and then starts this program for each mode in a new network namespace.
 func record(args []string) error {
 	if len(args) == 3 {
 		return inNamespace(args[0], args[1], args[2])
@@ -69,7 +69,6 @@ func record(args []string) error {
 	return nil
 }
 
-// output runs a command and returns what it prints.
 func output(name string, args ...string) (string, error) {
 	out, err := exec.Command(name, args...).Output()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// A dump says how to record rules: which command prints the rules, and which file gets the command's output.
+// A dump is a command that prints rules, and the file for its output.
 type dump struct {
 	file    string              // in testdata
 	command []string            // prints the rules
@@ -34,22 +34,19 @@ var modes = map[string][]dump{
 	},
 }
 
-// flags are the flags with which this program starts kube-proxy. inNamespace adds the flags for the mode and the API
-// server. The flag --cluster-cidr is missing, as in clusters whose pods have addresses of the VPC. So kube-proxy does
-// not know which addresses belong to pods.
+// flags are the flags of kube-proxy, without those that inNamespace adds. The flag --cluster-cidr is missing, as in
+// clusters whose pods have addresses of the VPC. So kube-proxy does not know which addresses belong to pods.
 var flags = []string{
 	"--hostname-override=" + nodeName,
 	"--conntrack-max-per-core=0", // keep nf_conntrack_max, because kube-proxy cannot set it in a network namespace
 }
 
-// machineWide describes sysctls that kube-proxy sets by default. It does not set them here, because of the flag
-// --conntrack-max-per-core=0.
+// machineWide describes sysctls that kube-proxy does not set here, because of the flag --conntrack-max-per-core=0.
 const machineWide = `# By default also, for the whole machine: net/netfilter/nf_conntrack_max to 32768 for each CPU, at least 131072 and at most
 # 1048576, and /sys/module/nf_conntrack/parameters/hashsize to at least a quarter of that.
 `
 
-// inNamespace runs kube-proxy in the namespace of this process until kube-proxy has written all rules. It then records
-// them.
+// inNamespace records the rules that kube-proxy writes in the namespace of this process.
 func inNamespace(mode, prog, version string) error {
 	s, err := readScenario(filepath.Join(testdata, "scenario.json"))
 	if err != nil {
@@ -80,7 +77,6 @@ func inNamespace(mode, prog, version string) error {
 	return writeFiles(header, modes[mode], filepath.Join(testdata, mode, "sysctls"), changedSysctls(before, sysctls()))
 }
 
-// boot makes the links, addresses and sysctls that kube-proxy needs.
 func (s scenario) boot() error {
 	node := s.Hosts["node"]
 	for _, args := range []string{
@@ -153,9 +149,9 @@ func writeFiles(header string, dumps []dump, file string, sysctls []string) erro
 	return os.WriteFile(file, []byte(header+machineWide+strings.Join(sysctls, "\n")+"\n"), 0o644)
 }
 
-// tidySave changes the output of iptables-save. It removes the comments, which contain the time of the recording. It
-// removes the policies of built-in chains, because these policies are not from kube-proxy. It also removes the counters
-// in nfacct, because they differ between machines: kube-proxy omits them if the kernel has no nfacct.
+// tidySave removes from the output of iptables-save the comments, which contain the time, and the policies of built-in
+// chains, which are not from kube-proxy. It also removes the counters in nfacct, which kube-proxy omits if the kernel
+// has no nfacct.
 func tidySave(save string) string {
 	var b strings.Builder
 	for line := range strings.Lines(save) {
@@ -169,8 +165,8 @@ func tidySave(save string) string {
 	return strings.TrimSpace(b.String())
 }
 
-// tidyTable sorts the chains, sets and maps of a table, because kube-proxy creates them in any order. It does not move
-// the first two lines of the table, which are the table's name and comment.
+// tidyTable sorts the chains, sets and maps of a table, because kube-proxy creates them in any order. The first two
+// lines are the table's name and comment.
 func tidyTable(table string) string {
 	lines := strings.SplitN(strings.TrimSuffix(strings.TrimSpace(table), "\n}"), "\n", 3)
 	objects := strings.Split(lines[len(lines)-1], "\n\n")
@@ -179,7 +175,6 @@ func tidyTable(table string) string {
 	return strings.Join(lines, "\n") + "\n}"
 }
 
-// sysctls returns the network sysctls of this namespace, by their path below /proc/sys.
 func sysctls() map[string]string {
 	found := map[string]string{}
 	const root = "/proc/sys"

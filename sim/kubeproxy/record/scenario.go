@@ -11,8 +11,7 @@ import (
 	"strings"
 )
 
-// A scenario has the content of testdata/scenario.json of package kubeproxy. In that package, the comments at the type
-// Service explain the fields of a service.
+// A scenario has the content of testdata/scenario.json of package kubeproxy, which explains the fields.
 type scenario struct {
 	ServiceCIDRs []netip.Prefix
 	Hosts        map[string]addrs
@@ -38,8 +37,7 @@ func readScenario(file string) (s scenario, err error) {
 	return s, json.Unmarshal(b, &s)
 }
 
-// nodeName is the name of the node for which kube-proxy writes rules. Backends that are not on this node get the other
-// node's name.
+// nodeName is the node for which kube-proxy writes rules. elsewhere is the node of all other backends.
 const (
 	nodeName  = "node1"
 	elsewhere = "node2"
@@ -51,7 +49,7 @@ var onNode = []string{"node", "client", "sibling", "local"}
 // An object is a JSON object of the Kubernetes API.
 type object = map[string]any
 
-// answersByPath returns the answers of the API server. The key of the map is the path of a request.
+// answersByPath returns the answers of the API server, by the path of a request.
 func (s scenario) answersByPath() map[string]object {
 	return map[string]object{
 		"/api/v1/nodes":    list("v1", "NodeList", s.node()),
@@ -111,7 +109,7 @@ func (s scenario) services() (all []object) {
 	return all
 }
 
-// endpointSlices returns an EndpointSlice for each Service and family, except for Services without backends.
+// endpointSlices returns an EndpointSlice for each Service with backends and each family.
 func (s scenario) endpointSlices() (all []object) {
 	for _, v := range s.Services {
 		if len(v.Backends) == 0 {
@@ -143,8 +141,7 @@ func endpoint(host string, a netip.Addr) object {
 	return object{"addresses": []netip.Addr{a}, "nodeName": on, "conditions": ready}
 }
 
-// ports returns the two ports of a Service: one for TCP and one for UDP. It calls the function fill for the object of
-// each port. This function must add the port numbers to the object.
+// ports returns the ports of a Service for TCP and UDP. fill must add the port numbers to each.
 func (v service) ports(fill func(object)) (all []object) {
 	for _, protocol := range []string{"TCP", "UDP"} {
 		p := object{"name": strings.ToLower(protocol), "protocol": protocol}
