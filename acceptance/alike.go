@@ -23,7 +23,7 @@ import (
 )
 
 // compareAnswers compares the answers of EC2 with the answers of a simulator in this process, and prints the
-// differences. It returns how many differences make the comparison fail (see compare.Row.Fails).
+// differences. It returns how many of them make the comparison fail (see compare.Row.Fails).
 func (c *cloud) compareAnswers(ctx context.Context, p plan, m *madeObjects, out output) (failures int, err error) {
 	simulated, err := c.newSimulator(ctx, p, m)
 	if err != nil {
@@ -52,7 +52,7 @@ func (c *cloud) compareAnswers(ctx context.Context, p plan, m *madeObjects, out 
 	return len(t.Failures()), checkCoverage(t)
 }
 
-// checkCoverage checks that the comparison has called each EC2 action for which a node's role may need a permission.
+// checkCoverage checks that the comparison has called each EC2 action that a node's role may need.
 func checkCoverage(t compare.Table) error {
 	needs := iam.Needs{Mode: lease.ProvisionFull, ENIGC: true,
 		Networks: []iam.Network{{Pools: []lease.Policy{{Families: []lease.Family{lease.IPv4, lease.IPv6},
@@ -109,7 +109,6 @@ func orDash(text string) string {
 	return text
 }
 
-// newSimulator returns a simulator with a copy of the run's VPC, and with two instances like the run's instances.
 func (c *cloud) newSimulator(ctx context.Context, p plan, m *madeObjects) (compare.Place, error) {
 	config, err := c.simConfig(ctx, p, m)
 	if err != nil {
@@ -161,7 +160,7 @@ func (c *cloud) simConfig(ctx context.Context, p plan, m *madeObjects) (ec2sim.C
 	for _, v := range peerings.VpcPeeringConnections {
 		peering := ec2sim.Peering{ID: sdk.ToString(v.VpcPeeringConnectionId), Requester: simPeer(v.RequesterVpcInfo),
 			Accepter: simPeer(v.AccepterVpcInfo), Tags: tagMap(v.Tags)}
-		// Omit peerings between other VPCs, because the simulator does not have these VPCs.
+		// The simulator does not have the VPCs of other peerings.
 		if peering.Requester.ID == *p.vpc.VpcId || peering.Accepter.ID == *p.vpc.VpcId {
 			config.Peerings = append(config.Peerings, peering)
 		}
@@ -224,15 +223,13 @@ func simPeer(v *types.VpcPeeringConnectionVpcInfo) ec2sim.PeerVPC {
 	return like
 }
 
-// parseBlock parses a CIDR block from an answer of EC2. If the text is no CIDR block, parseBlock returns the zero
-// Prefix, and ec2sim.New refuses a VPC with this block.
+// parseBlock parses a CIDR block from an answer of EC2, or returns the zero Prefix, which ec2sim.New refuses.
 func parseBlock(text *string) netip.Prefix {
 	p, _ := netip.ParsePrefix(sdk.ToString(text))
 	return p
 }
 
-// tagMap converts the tags to a map, without the tags that AWS itself has set. The keys of AWS's own tags begin with
-// "aws:". Like EC2, the simulator lets no user set a tag with such a key.
+// tagMap converts the tags to a map, without AWS's own tags ("aws:..."), which no user can set.
 func tagMap(tags []types.Tag) map[string]string {
 	all := map[string]string{}
 	for _, t := range tags {

@@ -17,12 +17,11 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// cleanPatience is how long deleteObjects tries to delete all objects. The termination of an instance takes a minute or
-// two.
+// cleanPatience is how long deleteObjects tries. The termination of an instance takes a minute or two.
 const cleanPatience = 15 * time.Minute
 
-// defaultLooks is the number of consecutive answers without objects that prove that EC2 has deleted a run's objects.
-// One answer is not enough, because EC2 may not yet show a new object.
+// defaultLooks is how many consecutive answers without objects prove that EC2 has deleted a run's objects. A single
+// answer may not yet show a new object.
 const defaultLooks = 3
 
 // leftovers are objects that runs have made, and that still exist. Terminated instances do not count: EC2 shows them
@@ -62,7 +61,6 @@ func (r leftovers) String() string {
 	return strings.Join(all, ", ")
 }
 
-// runIDs returns the IDs of the runs that have made the objects.
 func (r leftovers) runIDs() []string {
 	var all []string
 	r.forEach(func(_, _ string, tags []types.Tag) { all = append(all, tagMap(tags)[tagRun]) })
@@ -70,9 +68,8 @@ func (r leftovers) runIDs() []string {
 	return slices.Compact(all)
 }
 
-// findLeftovers asks EC2 for the objects of a run, or of all runs if the ID is empty. EC2 does not always show a new
-// object at once. So if m is not nil, findLeftovers also returns the instances and the security group that m records
-// (see addMade).
+// findLeftovers asks EC2 for the objects of a run, or of all runs if the ID is empty. EC2 may not yet show a new
+// object, so the result also has the objects that m records, unless m is nil (see addMade).
 func (c *cloud) findLeftovers(ctx context.Context, run string, m *madeObjects) (r leftovers, err error) {
 	mine := newFilters("tag-key", tagRun)
 	if run != "" {
@@ -139,8 +136,8 @@ func allPages[P, I any](ctx context.Context, p interface {
 	return all, nil
 }
 
-// cleanKilledRuns deletes the objects that killed runs have left. Without -yes, it only prints the objects, because a
-// run that made some of them may still be running.
+// cleanKilledRuns deletes the objects that killed runs have left. Without -yes, it only prints them, because their runs
+// may still be running.
 func (c *cloud) cleanKilledRuns(ctx context.Context, o options, out output) error {
 	out.line("%s in %s: looking for objects with the tag %s",
 		c.caller, c.region, strings.TrimSuffix(tagRun+"="+o.run, "="))
@@ -163,14 +160,12 @@ func cleanCommand(run string) string {
 	return strings.TrimSuffix(`make test-ec2 ARGS="-clean -yes -run `+run, " -run ") + `"`
 }
 
-// deleteObjects deletes the objects of a run, or of all runs if the ID is empty. deleteObjects asks EC2 for these
-// objects again and again. It returns when several consecutive answers contain no objects. The parameter emptyLooks is
-// the number of these answers.
+// deleteObjects deletes the objects of a run, or of all runs if the ID is empty. It asks EC2 again and again, until
+// emptyLooks consecutive answers contain no objects.
 //
-// If EC2 has deleted the security group, no instance and no ENI of the run remains. While an instance or an ENI uses
-// the group, EC2 refuses to delete the group. EC2 refuses this even if it does not yet show the instance or the ENI.
-// After the deletion, a late request of the run can create no instance and no ENI, because these requests name the
-// deleted group.
+// EC2 refuses to delete the security group while an instance or an ENI uses it, even one that EC2 does not yet show. So
+// when the group is deleted, nothing of the run remains. A late request cannot create anything more, because it names
+// the deleted group.
 func (c *cloud) deleteObjects(ctx context.Context, run string, m *madeObjects, emptyLooks int, out output) error {
 	said := map[string]bool{}
 	say := func(key, line string) {
@@ -208,7 +203,7 @@ func (c *cloud) deleteObjects(ctx context.Context, run string, m *madeObjects, e
 	return nil
 }
 
-// lookAndDelete asks EC2 for the objects that still exist, and calls deleteNow for them. It takes at most a minute.
+// lookAndDelete asks EC2 for the objects that still exist, and calls deleteNow for them, for at most a minute.
 func (c *cloud) lookAndDelete(
 	ctx context.Context, run string, m *madeObjects, say func(key, line string),
 ) (leftovers, error) {

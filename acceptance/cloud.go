@@ -32,8 +32,8 @@ type cloud struct {
 const noCredentials = "there are no AWS credentials: set AWS_PROFILE, after aws sso login if the profile needs a " +
 	"login, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 
-// openCloud looks for credentials in the same places as the AWS CLI, and asks AWS whose credentials they are. openCloud
-// does not use the instance role of this machine, because the person who runs the test has not chosen that role.
+// openCloud looks for credentials in the same places as the AWS CLI, and asks AWS whose they are. It does not use the
+// instance role of this machine, which the person who runs the test has not chosen.
 func openCloud(ctx context.Context, o options) (*cloud, error) {
 	c, err := config.LoadDefaultConfig(ctx, config.WithRegion(o.region),
 		config.WithEC2IMDSClientEnableState(imds.ClientDisabled))
@@ -58,11 +58,10 @@ func openCloud(ctx context.Context, o options) (*cloud, error) {
 	return all, all.setEnvironment()
 }
 
-// setEnvironment puts the credentials and the region into the environment of this process, because the suite's own
-// client (package aws) reads only the environment.
+// setEnvironment puts the credentials and the region into the environment, the only place where the suite's own client
+// (package aws) looks.
 func (c *cloud) setEnvironment() error {
-	// If this variable is true, the suite's client makes no requests to metadata. But the test compares metadata's
-	// answers, too.
+	// With this variable, the suite's client would make no requests to metadata.
 	err := os.Unsetenv("AWS_EC2_METADATA_DISABLED")
 	for _, e := range c.envVariables(c.session) {
 		err = errors.Join(err, os.Setenv(e[0], e[1]))
@@ -70,7 +69,6 @@ func (c *cloud) setEnvironment() error {
 	return err
 }
 
-// envVariables returns the environment variables for the credentials and the region.
 func (c *cloud) envVariables(s sdk.Credentials) [][2]string {
 	return [][2]string{{"AWS_REGION", c.region}, {"AWS_ACCESS_KEY_ID", s.AccessKeyID},
 		{"AWS_SECRET_ACCESS_KEY", s.SecretAccessKey},
@@ -80,13 +78,12 @@ func (c *cloud) envVariables(s sdk.Credentials) [][2]string {
 // sessionLife is how long the session of the instances is valid.
 const sessionLife = time.Hour
 
-// nodeSession returns temporary credentials for the instances. If the caller has access keys that never expire,
-// nodeSession asks STS for a session, because such keys must not leave this machine. The test sends the session to the
-// instances over SSH. On an instance, the session exists only in the memory of processes, and not in a file.
+// nodeSession returns temporary credentials for the instances. Access keys that never expire must not leave this
+// machine, so nodeSession asks STS for a session in their place. The session goes to the instances over SSH, and is
+// there only in the memory of processes.
 //
-// The test does not create an instance profile, for three reasons. First, the caller would need permissions to create
-// and pass roles. Many people who may use EC2 do not have these permissions. Second, EC2 does not find a new profile at
-// once. Third, if this process were killed, the profile would remain.
+// The test does not create an instance profile: many people who may use EC2 may not create and pass roles, EC2 does not
+// find a new profile at once, and the profile would remain if this process were killed.
 func (c *cloud) nodeSession(ctx context.Context) (sdk.Credentials, error) {
 	if c.session.SessionToken != "" {
 		return c.session, nil
@@ -109,7 +106,6 @@ func errorCode(err error) string {
 	return ""
 }
 
-// waitPause waits for c.pause, or until ctx is done.
 func (c *cloud) waitPause(ctx context.Context) error {
 	select {
 	case <-time.After(c.pause):

@@ -17,7 +17,7 @@ import (
 
 // The paths on the instances.
 const (
-	workDir  = "/opt/cni-acceptance" // has programs, which cannot run below /run: Debian mounts /run with noexec
+	workDir  = "/opt/cni-acceptance" // not below /run, which Debian mounts with noexec
 	rootDir  = workDir + "/root"
 	endsFile = workDir + "/cni-acceptance-ends"
 	binDir   = "/opt/cni/bin"
@@ -59,10 +59,9 @@ func (n *node) install(ctx context.Context, o options, conflist []byte, session 
 	return n.ends.call("Start", s, &done)
 }
 
-// conflist returns the network configuration for the instances. It changes the configuration in the file as follows.
-// The ENIs for pods have the security group and the tag of the run. The plugins may create ENIs in all subnets that the
-// VPC has in the zone. Pods cannot reach metadata. reuseIPWait is 0, so the next pod may get a released address at
-// once.
+// conflist returns the network configuration for the instances. It changes the file's configuration: the ENIs for pods
+// have the security group and the tag of the run, and may be in all subnets that the VPC has in the zone. Pods cannot
+// reach metadata. reuseIPWait is 0, so the next pod may get a released address at once.
 func (p plan) conflist(file, group string) ([]byte, error) {
 	return paths.EditConflist(file, func(ours map[string]any) error {
 		if ours["type"] != "cni-ipvlan-vpc-k8s" {

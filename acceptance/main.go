@@ -10,13 +10,13 @@
 // the same in the simulation. At the end, the command deletes the objects that it has made, and prints an estimate of
 // the cost.
 //
-// The command creates each object with the tag cni-ipvlan-vpc-k8s-acceptance. The value of the tag is the ID of the
-// run. To find the objects that it must delete, the command asks EC2 for objects with this tag. So it finds an object
-// even if EC2's answer to the creation was lost. With -clean, it finds the objects of killed runs. The command deletes
-// no object without the tag. The instances terminate themselves after an hour.
+// The command creates each object with the tag cni-ipvlan-vpc-k8s-acceptance, whose value is the ID of the run. It asks
+// EC2 for this tag to find the objects that it must delete, even if EC2's answer to a creation was lost. With -clean, it
+// finds the objects of killed runs. The command deletes no object without the tag. The instances terminate themselves
+// after an hour.
 //
-// Without -yes, the command makes and deletes nothing. It only prints the objects that it would make or delete, the
-// place of these objects, and the cost.
+// Without -yes, the command makes and deletes nothing. It only prints what it would make or delete, where, and at what
+// cost.
 package main
 
 import (
@@ -42,8 +42,8 @@ func main() {
 		fmt.Fprintln(os.Stderr, "acceptance: interrupted by a signal. The program deletes its objects in EC2 before "+
 			"it ends. A second signal ends the program at once, and the objects remain")
 	})
-	// If another program reads the output, for example tee(1), a signal from the terminal ends that program, too. Then
-	// the next write to the pipe raises SIGPIPE. The command ignores SIGPIPE, because it must still delete its objects.
+	// A signal from the terminal also ends a program that reads the output, for example tee(1). The next write to the
+	// pipe then raises SIGPIPE, but the command must still delete its objects.
 	signal.Ignore(syscall.SIGPIPE)
 	err := run(ctx, os.Args[1:], output{os.Stdout})
 	if err == nil {
@@ -59,13 +59,13 @@ func main() {
 	os.Exit(exitFailed)
 }
 
-// A refusal is an error that has stopped the command before it made or deleted anything.
+// A refusal is an error before the command has made or deleted anything.
 type refusal struct{ err error }
 
 func (r *refusal) Error() string { return r.err.Error() }
 func (r *refusal) Unwrap() error { return r.err }
 
-// newRefusal returns a refusal that wraps err. If a signal has cancelled ctx, the refusal also names the signal.
+// newRefusal returns a refusal that wraps err, and names the signal if one has cancelled ctx.
 func newRefusal(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		err = fmt.Errorf("interrupted: nothing was made: %w", context.Cause(ctx))
@@ -73,7 +73,6 @@ func newRefusal(ctx context.Context, err error) error {
 	return &refusal{err}
 }
 
-// run runs the command with these arguments.
 func run(ctx context.Context, args []string, out output) error {
 	o, err := parseOptions(args, out)
 	if errors.Is(err, flag.ErrHelp) {

@@ -44,7 +44,7 @@ type node struct {
 
 func (p plan) objectName() string { return "cni-acceptance-" + p.run }
 
-// tagSpecs returns the tags for new objects of these types, in the form that a request needs.
+// tagSpecs returns the tags for new objects of these types, as a request needs them.
 func (p plan) tagSpecs(kinds ...types.ResourceType) []types.TagSpecification {
 	var all []types.TagSpecification
 	for _, kind := range kinds {
@@ -98,18 +98,15 @@ func (c *cloud) retryUntilShown(ctx context.Context, call func() error) error {
 	}
 }
 
-// makeKeys makes two keys: the caller's key, and the host key of the instances. It returns the user data of the
-// instances, which contains the host key.
+// makeKeys makes the caller's key and the host key of the instances. It returns the user data of the instances, which
+// contains the host key.
 //
-// The test makes the host key itself, so it can check the host key when it connects. Without this check, a machine on
-// the way to the instance could pretend to be the instance, and get the credentials. But the user data contains the
-// private host key. Programs on the instances can read the user data. Principals of this account with the permission
-// ec2:DescribeInstanceAttribute can read it, too.
+// The test checks the host key when it connects, so that no other machine can pretend to be the instance and get the
+// credentials. But programs on the instances, and principals of this account with the permission
+// ec2:DescribeInstanceAttribute, can read the private host key in the user data.
 //
-// The user data also contains a command that the instance runs at the end of its boot. The command schedules a shutdown
-// of the instance. After the shutdown, EC2 terminates the instance: see launch. An earlier phase of the boot cannot
-// schedule the shutdown. shutdown(8) needs systemd-logind to schedule a shutdown, and systemd-logind does not run yet
-// in earlier phases.
+// At the end of its boot, the instance runs a command of the user data that schedules its shutdown, with which EC2
+// terminates it (see launch). It cannot do so earlier, because shutdown(8) needs systemd-logind.
 func (m *madeObjects) makeKeys() (userData string, err error) {
 	_, mine, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -162,8 +159,8 @@ func (c *cloud) makeGroup(ctx context.Context, p plan, m *madeObjects) error {
 	})
 }
 
-// launch launches the instances. If an answer is lost, the SDK may repeat the call. The repeated call launches no
-// further instances, because it has the same client token.
+// launch launches the instances. The client token prevents further instances if the SDK repeats the call after a lost
+// answer.
 func (c *cloud) launch(ctx context.Context, o options, p plan, m *madeObjects, userData string) error {
 	in := &ec2.RunInstancesInput{
 		ClientToken: new(p.objectName()), ImageId: p.image.ImageId, InstanceType: types.InstanceType(p.kind),
@@ -199,11 +196,9 @@ func (c *cloud) launch(ctx context.Context, o options, p plan, m *madeObjects, u
 	return nil
 }
 
-// bootPatience is how long the test waits at most until the instances run. After that, it waits at most bootPatience
-// for each instance to accept SSH.
+// bootPatience is how long the test waits until the instances run, and then for each instance to accept SSH.
 const bootPatience = 5 * time.Minute
 
-// waitUntilRunning waits until the instances run, and records their addresses in m.
 func (c *cloud) waitUntilRunning(ctx context.Context, m *madeObjects) error {
 	byID := map[string]*node{}
 	var ids []string

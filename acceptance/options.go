@@ -95,5 +95,4 @@ func parseOptions(args []string, out output) (options, error) {
 	return o, nil
 }
 
-// wantsPart reports whether the command must run this part of the test.
 func (o options) wantsPart(part string) bool { return o.only == "" || o.only == part }

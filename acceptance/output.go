@@ -15,7 +15,6 @@ type output struct{ w io.Writer }
 
 func (o output) line(format string, args ...any) { fmt.Fprintf(o.w, format+"\n", args...) }
 
-// verdict prints the outcome of a check.
 func (o output) verdict(name, detail string, err error) {
 	if err != nil {
 		o.line("FAIL %-38s %s", name, strings.ReplaceAll(err.Error(), "\n", "\n       "))

@@ -75,8 +75,7 @@ func (c *cloud) plan(ctx context.Context, o options) (plan, error) {
 	return p, nil
 }
 
-// findSubnet returns the subnet that -subnet names. Without -subnet, it returns a default subnet. findSubnet skips a
-// subnet if EC2 does not offer the instance type in the subnet's zone.
+// findSubnet returns the subnet that -subnet names, or a default subnet, if EC2 offers the instance type in its zone.
 func (c *cloud) findSubnet(ctx context.Context, o options) (types.Subnet, error) {
 	in := &ec2.DescribeSubnetsInput{Filters: newFilters("default-for-az", "true")}
 	if o.subnet != "" {
@@ -135,8 +134,7 @@ func (c *cloud) findImage(ctx context.Context, o options) (types.Image, error) {
 	return newest, checkImage(newest)
 }
 
-// checkImage returns an error if the programs do not run on the image. It also returns an error if an instance with
-// this image would leave a volume after its termination.
+// checkImage returns an error if the programs do not run on the image, or if its instances would leave a volume behind.
 func checkImage(i types.Image) error {
 	if i.Architecture != types.ArchitectureValuesX8664 {
 		return fmt.Errorf("image %s is for %s, and the programs are for x86_64: use another -image",
@@ -151,7 +149,6 @@ func checkImage(i types.Image) error {
 	return nil
 }
 
-// gigabytes returns the size of all volumes of one instance.
 func (p plan) gigabytes() int {
 	all := 0
 	for _, d := range p.image.BlockDeviceMappings {
@@ -190,7 +187,6 @@ func parseAddress(body string) (netip.Addr, error) {
 	return a, err
 }
 
-// newFilters returns filters from pairs of a name and a value.
 func newFilters(pairs ...string) []types.Filter {
 	var all []types.Filter
 	for p := range slices.Chunk(pairs, 2) {
@@ -199,7 +195,6 @@ func newFilters(pairs ...string) []types.Filter {
 	return all
 }
 
-// printPlan prints the plan.
 func (p plan) printPlan(out output) {
 	out.line("Run %s, as %s", p.run, p.caller)
 	out.line("  where         %s, %s, %s (%s), %s (%s)", p.region, sdk.ToString(p.subnet.AvailabilityZone),

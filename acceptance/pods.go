@@ -18,8 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// mostPods is the maximum number of pods on the first node. The test makes pods until two ENIs have addresses of pods.
-// If this maximum is not enough, the test fails.
+// mostPods is the maximum number of pods on the first node. If no second ENI has addresses of pods then, the test
+// fails.
 const mostPods = 40
 
 // A podTest is the part of the test with pods.
@@ -35,8 +35,8 @@ type podTest struct {
 	eni      map[netip.Addr]int   // key: the pod's address; value: the device index of the ENI that has the address
 }
 
-// testPods installs the suite on the instances, makes pods, tries all paths between them, and deletes the pods. Then it
-// checks that EC2 and the nodes are as they were before the first pod. It returns the number of failed checks.
+// testPods runs the part of the test with pods, and returns the number of failed checks. At the end, EC2 and the nodes
+// must be as they were before the first pod.
 func (c *cloud) testPods(ctx context.Context, o options, p plan, m *madeObjects, out output) (failures int, err error) {
 	session, err := c.nodeSession(ctx)
 	if err != nil {
@@ -63,7 +63,6 @@ func (c *cloud) testPods(ctx context.Context, o options, p plan, m *madeObjects,
 	return s.failures, nil
 }
 
-// verdict prints the outcome of a check, and counts failures.
 func (s *podTest) verdict(name, detail string, err error) {
 	if err != nil {
 		s.failures++
@@ -71,7 +70,6 @@ func (s *podTest) verdict(name, detail string, err error) {
 	s.out.verdict(name, detail, err)
 }
 
-// recordStates records the state of the nodes before the first pod.
 func (s *podTest) recordStates(context.Context) error {
 	for _, n := range s.nodes {
 		var lines []string
@@ -83,8 +81,8 @@ func (s *podTest) recordStates(context.Context) error {
 	return nil
 }
 
-// addPods makes pods on the first node, until the first ENI for pods has two pods and the second has one. Then it makes
-// one pod on the second node.
+// addPods makes pods on the first node, until the first ENI for pods has two and the second has one. Then it makes one
+// pod on the second node.
 func (s *podTest) addPods(ctx context.Context) error {
 	first := s.nodes[0]
 	for len(s.podsOnENI(1)) < 2 || len(s.podsOnENI(2)) < 1 {
@@ -128,8 +126,8 @@ func (s *podTest) addPod(ctx context.Context, n *node) error {
 	return nil
 }
 
-// podsOnENI returns those pods of the first node whose addresses belong to one ENI. The ordinal 1 means the node's
-// first ENI for pods, and 2 means the second.
+// podsOnENI returns the pods on one ENI of the first node: on its first ENI for pods if ordinal is 1, and on the second
+// if it is 2.
 func (s *podTest) podsOnENI(ordinal int) []ends.Pod {
 	var indices []int
 	for _, p := range s.pods[s.nodes[0]] {
@@ -155,14 +153,14 @@ type end struct {
 func (s *podTest) podEnd(n *node, p ends.Pod) end { return end{n, p.Name, p.Addr} }
 func nodeEnd(n *node) end                         { return end{n, "", n.addr} }
 
-// A path has a sender and a receiver. The receiver must see the sender's own address.
+// A path has a sender and a receiver, which must see the sender's own address.
 type path struct {
 	name     string
 	from, to end
 }
 
-// tryPaths tries each path with ping, TCP and UDP, as make demo does. Unlike make demo, the test has no host outside
-// Kubernetes. Instead, pods of the first node call the second node.
+// tryPaths tries each path with ping, TCP and UDP, as make demo does. Without a host outside Kubernetes, pods of the
+// first node call the second node.
 func (s *podTest) tryPaths(ctx context.Context) error {
 	one, two := s.nodes[0], s.nodes[1]
 	pod1, sibling := s.podEnd(one, s.podsOnENI(1)[0]), s.podEnd(one, s.podsOnENI(1)[1])
@@ -205,8 +203,8 @@ func (p path) tryPath() error {
 	return errors.Join(errs...)
 }
 
-// tryInternet sends a request from a pod to a server in the internet. It checks that the server sees the public address
-// of the pod's node as the source address. This machine resolves the server's name, and the pod does not.
+// tryInternet sends a request from a pod to a server in the internet, which must see the public address of the pod's
+// node. This machine resolves the server's name.
 func (s *podTest) tryInternet(ctx context.Context, from end) error {
 	u, err := url.Parse(s.whoami)
 	if err != nil {
@@ -236,8 +234,8 @@ func (e end) fetch(url string, to netip.AddrPort, patience time.Duration) (body 
 	return body, err
 }
 
-// tryServices checks paths from a pod to Services. The first node has rules like those of kube-proxy. The rules replace
-// a Service's address by the address of a pod.
+// tryServices checks paths from a pod to Services. The first node has rules like those of kube-proxy, which replace a
+// Service's address by a pod's.
 func (s *podTest) tryServices(context.Context) error {
 	one, two := s.nodes[0], s.nodes[1]
 	from := s.podEnd(one, s.podsOnENI(1)[0])
@@ -304,8 +302,8 @@ func (s *podTest) forEachPod(method string) func(context.Context) error {
 	}
 }
 
-// compareStates runs registry-gc until registry-gc has released all addresses. Then it checks that EC2 and the nodes
-// are as they were before the first pod.
+// compareStates checks that EC2 and the nodes are as they were before the first pod, after registry-gc has released all
+// addresses.
 func (s *podTest) compareStates(ctx context.Context) error {
 	for _, n := range s.nodes {
 		s.verdict("EC2 is as it was before, "+n.name, "only the ENI of the launch, with one address",
@@ -322,9 +320,8 @@ func (s *podTest) compareStates(ctx context.Context) error {
 	return nil
 }
 
-// waitForRelease runs registry-gc until EC2 shows only the node's boot ENI. One run of registry-gc is not enough, for
-// two reasons. First, registry-gc deletes an ENI only after the ENI's addresses have been free for one second
-// (--free-after). Second, EC2 takes some seconds to detach the ENI.
+// waitForRelease runs registry-gc until EC2 shows only the node's boot ENI. registry-gc deletes an ENI only after its
+// addresses have been free for one second (--free-after), and EC2 takes some seconds to detach the ENI.
 func (s *podTest) waitForRelease(ctx context.Context, n *node) error {
 	const tries = 12
 	var err error
@@ -354,8 +351,7 @@ func (s *podTest) waitForRelease(ctx context.Context, n *node) error {
 	return err
 }
 
-// diffStates returns an error that lists the lines that only one of the two states has. If the states are equal,
-// diffStates returns nil.
+// diffStates returns an error with the lines that only one of the two states has.
 func diffStates(before, now []string) error {
 	var lines []string
 	for _, l := range now {

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// A price is the price of an instance type per hour, in dollars: On-Demand, with Linux, without tax. A busy instance
-// costs more if its type has CPU credits. The field credits is the maximum of this additional cost per hour.
+// A price is the price of an instance type per hour, in dollars: On-Demand, with Linux, without tax. credits is the
+// maximum additional cost of a busy instance per hour, if its type has CPU credits.
 type price struct{ hour, credits float64 }
 
-// prices are approximate prices of us-east-1. The sources are the pages https://aws.amazon.com/ec2/pricing/on-demand,
+// prices are approximate prices of us-east-1, from https://aws.amazon.com/ec2/pricing/on-demand,
 // https://aws.amazon.com/vpc/pricing and https://aws.amazon.com/ebs/pricing in 2025. Other regions cost up to twice as
-// much. If an instance uses more than the baseline of its CPU, the additional use costs $0.05 per vCPU and hour. The
-// baseline of t3.small and t3.medium is 20 % of each vCPU. So in an hour at full load, their two vCPUs use 1.6 vCPU
-// hours above the baseline, which cost $0.08 (EC2 user guide, "Unlimited mode for burstable performance instances").
+// much. Use of the CPU above the baseline costs $0.05 per vCPU and hour. For t3.small and t3.medium, two vCPUs at full
+// load are 1.6 vCPUs above the baseline of 20 % each (EC2 user guide, "Unlimited mode for burstable performance
+// instances").
 var prices = map[string]price{"t3.small": {0.0208, 0.08}, "t3.medium": {0.0416, 0.08}, "m5.large": {0.096, 0},
 	"c5.large": {0.085, 0}}
 
@@ -31,14 +31,13 @@ const (
 	instancesEndAfter  = time.Hour // the instances end themselves after this time
 )
 
-// estimate returns the cost of a run whose instances run for this duration. The parameter gigabytes is the size of all
+// estimate returns the cost in dollars of a run whose instances run for this duration. gigabytes is the size of all
 // volumes of one instance.
 func estimate(p price, gigabytes int, d time.Duration) (dollars float64) {
 	hour := p.hour + publicAddressPrice + float64(gigabytes)*gigabytePrice/hoursPerMonth
 	return instances * max(d, leastBilled).Hours() * hour
 }
 
-// cost returns a text with the estimated cost of a run whose instances run for this duration.
 func (p plan) cost(d time.Duration) string {
 	text := fmt.Sprintf("about $%.3f for %v, an estimate by the prices of %s",
 		estimate(prices[p.kind], p.gigabytes(), d), d.Round(time.Second), pricesOf)
@@ -48,8 +47,8 @@ func (p plan) cost(d time.Duration) string {
 	return text
 }
 
-// mostCost returns a text with the maximum cost of a run. This is the cost if the instances are busy all the time, and
-// run until they terminate themselves.
+// mostCost returns a text with the maximum cost of a run: the instances are busy all the time, until they terminate
+// themselves.
 func (p plan) mostCost() string {
 	busy, known := prices[p.kind]
 	if !known {

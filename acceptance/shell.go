@@ -58,7 +58,6 @@ func dial(ctx context.Context, addr netip.Addr, c *ssh.ClientConfig) (*shell, er
 		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	// If the server does not answer, the test must not wait for ever.
 	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	transport, channels, requests, err := ssh.NewClientConn(conn, to, c)
 	if err != nil {
@@ -75,7 +74,7 @@ func asRoot(command string) string {
 	return `if [ "$(id -u)" = 0 ]; then exec sh -ec ` + quoted + `; else exec sudo -n sh -ec ` + quoted + `; fi`
 }
 
-// run runs a command as root, and returns its output. stdin may be nil. An error also contains the output.
+// run runs a command as root, and returns its output, which an error also contains. stdin may be nil.
 func (s *shell) run(command string, stdin io.Reader) (string, error) {
 	session, err := s.NewSession()
 	if err != nil {
@@ -113,8 +112,7 @@ func (s *shell) putTree(dir, to string) error {
 	return errors.Join(err, r.Close())
 }
 
-// addTree adds the regular files of a file system to an archive. It leaves out symbolic links, because the installation
-// makes its own.
+// addTree adds the regular files of a file system to an archive. The installation makes its own symbolic links.
 func addTree(t *tar.Writer, files fs.FS) error {
 	return fs.WalkDir(files, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
@@ -144,8 +142,8 @@ type client struct {
 	stderr *tail // the end of what the program and the plugins have printed to standard error
 }
 
-// startProgram starts a program as root, and returns a client that uses the program's standard input and output as its
-// connection.
+// startProgram starts a program as root, and returns a client whose connection is the program's standard input and
+// output.
 func (s *shell) startProgram(ctx context.Context, program string) (*client, error) {
 	session, err := s.NewSession()
 	if err != nil {
@@ -173,7 +171,6 @@ type tail struct {
 	text []byte
 }
 
-// Write appends b to the text.
 func (t *tail) Write(b []byte) (int, error) {
 	const most = 4 << 10
 	t.mu.Lock()
@@ -183,7 +180,6 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// takeText returns the kept text, and empties the tail.
 func (t *tail) takeText() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -201,8 +197,8 @@ type pipe struct {
 // callPatience is how long a call may take. An ADD may wait for a new ENI.
 const callPatience = 3 * time.Minute
 
-// call calls a method of the ends.Node. An error contains what the program and the plugins have printed to standard
-// error during the call.
+// call calls a method of the ends.Node. An error contains the standard error of the program and the plugins during the
+// call.
 func (c *client) call(method string, args, reply any) error {
 	c.stderr.takeText()
 	select {

@@ -34,7 +34,7 @@ func (c *cloud) runTest(ctx context.Context, o options, p plan, out output) erro
 	})
 }
 
-// runAndClean calls the function do first, and then the function clean. It calls clean even if the first call panics.
+// runAndClean calls do, and then clean, even if do panics.
 func runAndClean(do, clean func() error) (err error) {
 	defer func() {
 		failure := recover()
@@ -46,7 +46,7 @@ func runAndClean(do, clean func() error) (err error) {
 	return do()
 }
 
-// runParts connects to the instances, and runs the parts of the test that the options select.
+// runParts runs the parts of the test that the options select.
 func (c *cloud) runParts(ctx context.Context, o options, p plan, m *madeObjects, out output) error {
 	for _, n := range m.nodes {
 		var err error

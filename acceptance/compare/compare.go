@@ -9,15 +9,12 @@
 // detach and delete an ENI. EC2 must refuse some of the calls, because they contain deliberate errors. A recorder
 // records the answers.
 //
-// IDs, addresses and times always differ. So the comparison replaces each ID, address or time by its form, for example
-// by "an ID eni-" or "an IPv4 address". For some objects, such as the new ENI, the comparison knows the ID in both
-// EC2s. It replaces both IDs by the same name.
+// IDs, addresses and times always differ. So the comparison replaces them by their form, for example by "an ID eni-" or
+// "an IPv4 address". An ID that is known in both EC2s, such as that of the new ENI, gets the same name on both sides.
 //
-// A field differs in kind if one side lacks the field, or if the forms differ. For such a field, the comparison finds
-// out whether the suite reads the field. The comparison removes the field from a copy of the recorded answer, and gives
-// the shortened answer to the suite's client. If the client's result changes, the suite reads the field. The comparison
-// must then fail, because the suite reads something else from the simulator than from EC2. So tests with the simulator
-// could pass although the suite fails on EC2.
+// A field differs in kind if one side lacks the field, or if the forms differ. The comparison fails if the suite reads
+// such a field, because tests with the simulator could pass although the suite fails on EC2. To find out, a probe gives
+// the suite's client the recorded answer without the field. If the client's result changes, the suite reads the field.
 package compare
 
 import (
@@ -54,8 +51,8 @@ type Options struct {
 	Pause time.Duration     // how long a step waits before it asks again whether EC2 shows a change
 }
 
-// patience is how long a step waits until EC2 and metadata show a change. EC2 takes seconds to show an attachment.
-// Metadata sometimes shows the attachment half a minute later.
+// patience is how long a step waits until EC2 and metadata show a change. For an attachment, EC2 takes seconds, and
+// metadata sometimes half a minute more.
 const patience = 3 * time.Minute
 
 // A Table is the outcome of a comparison.
@@ -77,8 +74,8 @@ type Row struct {
 	Read  bool // the suite reads the field
 }
 
-// Fails reports whether the difference makes the comparison fail: the suite reads the field, and the field differs in
-// kind.
+// Fails reports whether the comparison fails because of the difference: the suite reads the field, and the field
+// differs in kind.
 func (r Row) Fails() bool { return r.Kind && r.Read }
 
 // Failures returns the rows that make the comparison fail.
@@ -86,8 +83,8 @@ func (t Table) Failures() []Row {
 	return slices.DeleteFunc(slices.Clone(t.Rows), func(r Row) bool { return !r.Fails() })
 }
 
-// Run runs all steps on both sides. A step can fail on one side, for example if EC2 refuses a call that the simulator
-// allows. Run then returns an error, and a Table with the differences that it has found so far.
+// Run runs all steps on both sides. If a step fails on one side, Run returns an error, and a Table with the differences
+// so far.
 func Run(ctx context.Context, real, simulated Place, o Options) (Table, error) {
 	defer silenceLog()()
 	t := &tableBuilder{seen: map[Row]int{}, calls: map[string]bool{}}
@@ -110,8 +107,7 @@ func Run(ctx context.Context, real, simulated Place, o Options) (Table, error) {
 	return t.result(), nil
 }
 
-// silenceLog discards the log messages of the suite's client. A probe removes fields from answers, and for each such
-// answer the client would log a warning.
+// silenceLog discards the log messages of the suite's client, which would warn of each field that a probe removes.
 func silenceLog() (restore func()) {
 	was := slog.Default()
 	slog.SetDefault(slog.New(slog.DiscardHandler))
@@ -126,7 +122,6 @@ type tableBuilder struct {
 	fields int
 }
 
-// addStep adds the differences between the sides in a step.
 func (t *tableBuilder) addStep(s step, real, sim *side) {
 	probes := [2]*probe{newProbe(s, real), newProbe(s, sim)}
 	calls := [2]map[string]string{real.callsByName(), sim.callsByName()}
@@ -150,8 +145,7 @@ func (t *tableBuilder) addStep(s step, real, sim *side) {
 	}
 }
 
-// addRow adds a row, unless the table already has an equal row. Two rows count as equal even if they have different
-// steps, or different indices in their field paths.
+// addRow adds a row, unless the table already has the same difference in another step, or at other indices of the path.
 func (t *tableBuilder) addRow(r Row) {
 	key := r
 	key.Step, key.Read = "", false

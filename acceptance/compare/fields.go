@@ -19,15 +19,15 @@ import (
 // statusField is the name of a field that stands for the HTTP status of an answer.
 const statusField = "(HTTP status)"
 
-// messageField is the path of the message in an error of EC2. The wording of a message may differ, because only people
-// read it. Instead of messages, the comparison compares the kinds of errors: see outcome.meaning.
+// messageField is the path of the message in an error of EC2. Only people read messages, so only the kinds of errors
+// are compared: see outcome.meaning.
 const messageField = "Errors.Error.Message"
 
 // ignoredFields are fields whose values differ in each answer.
 var ignoredFields = []string{"requestId", "RequestID", "RequestId"}
 
-// fieldsOf returns the forms of all fields of an answer. The key of the map is the field's path in the answer. A field
-// is an XML element in an answer of EC2, a member of a JSON object, or a line in an answer of metadata.
+// fieldsOf returns the forms of all fields of an answer, by the field's path. A field is an XML element in an answer of
+// EC2, a member of a JSON object, or a line in an answer of metadata.
 func fieldsOf(call string, a answer, n names) map[string]form {
 	all := map[string]form{statusField: {strconv.Itoa(a.status), strconv.Itoa(a.status)}}
 	add := func(path, text string) {
@@ -107,8 +107,7 @@ func parseXML(document []byte) (*element, error) {
 	}
 }
 
-// forEachText calls the function add for each text in the element e. The arguments of add are the path of the text, and
-// the text itself.
+// forEachText calls add with each text in the element e, and its path.
 func (e *element) forEachText(path string, n names, add func(path, text string)) {
 	counts, seen := map[string]int{}, map[string]int{}
 	for _, c := range e.children {
@@ -128,8 +127,8 @@ func (e *element) forEachText(path string, n names, add func(path, text string))
 	}
 }
 
-// sortedChildren returns the children of e. EC2 does not guarantee the order of the items in a list. So sortedChildren
-// sorts items by their forms.
+// sortedChildren returns the children of e, with items sorted by their forms, because EC2 does not guarantee their
+// order.
 func (e *element) sortedChildren(n names) []*element {
 	if !slices.ContainsFunc(e.children, func(c *element) bool { return c.name == "item" }) {
 		return e.children
@@ -145,8 +144,8 @@ func (e *element) sortedChildren(n names) []*element {
 	})
 }
 
-// deletePath deletes all elements below e that have the given path. deletePath ignores the indices in the path. So if
-// the path leads through a list, deletePath deletes the element from every item of the list.
+// deletePath deletes all elements below e that have the given path. It ignores indices, so it deletes the element from
+// every item of a list.
 func (e *element) deletePath(path string) {
 	e.deleteBelow("", withoutIndices(path))
 }
@@ -158,7 +157,6 @@ func (e *element) deleteBelow(at, path string) {
 	}
 }
 
-// xmlText returns the XML of e.
 func (e *element) xmlText() []byte {
 	var b bytes.Buffer
 	e.writeTo(&b)
@@ -183,8 +181,7 @@ func joinPath(path, name string) string {
 	return path + "." + name
 }
 
-// indexedName returns a name with an index, such as name[2], if several elements have this name. If only one element
-// has it, indexedName returns the name unchanged.
+// indexedName returns a name with an index, such as name[2], if several elements have this name.
 func indexedName(name string, i, of int) string {
 	if of < 2 {
 		return name

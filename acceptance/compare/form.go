@@ -12,15 +12,15 @@ import (
 	"strings"
 )
 
-// A form stands for the text of a field. The comparison compares forms instead of texts, because some texts always
-// differ, for example IDs. If an answer lacks a field, the field has the zero form.
+// A form stands for the text of a field in the comparison, because some texts always differ, for example IDs. A missing
+// field has the zero form.
 type form struct {
 	shown string // what the table shows: the text, with names or descriptions in place of IDs, addresses and times
 	kind  string // what the text is, for example "a number"; for an unknown sort of text, the same as shown
 }
 
-// names holds the known texts of one side, for example the ID of the new ENI. The value of the map is the text's name,
-// which is the same on both sides.
+// names holds the known texts of one side, for example the ID of the new ENI. The value is the text's name, which is
+// the same on both sides.
 type names map[string]string
 
 func (n names) addName(text, name string) {
@@ -29,8 +29,8 @@ func (n names) addName(text, name string) {
 	}
 }
 
-// replaceNames replaces each known text inside a longer text by the known text's name. It begins with the longest known
-// text, because a known text can be the beginning of another known text.
+// replaceNames replaces each known text inside a longer text by its name. It begins with the longest, because a known
+// text can be the beginning of another.
 func (n names) replaceNames(text string) string {
 	for _, known := range slices.SortedFunc(knownTexts(n), func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b))

@@ -23,7 +23,7 @@ type probe struct {
 
 func newProbe(s step, on *side) *probe { return &probe{step: s, side: on} }
 
-// isRead reports whether the result of the suite's client depends on a field of the answer to a call.
+// isRead reports whether the result of the suite's client changes without this field of the answer to a call.
 func (p *probe) isRead(call, field string) bool {
 	a, ok := p.side.answers[call]
 	if !ok {
@@ -44,14 +44,12 @@ func (p *probe) isRead(call, field string) bool {
 	return !reflect.DeepEqual(*p.wholeOutcome, p.replay(answers))
 }
 
-// playURL is the URL to which a probe's client sends all requests. No server has this URL, because a player answers the
-// requests.
+// playURL is the URL of a probe's requests. No server has it, because a player answers.
 const playURL = "http://play.invalid"
 
 // replay runs the step with recorded answers, and returns the outcome.
 func (p *probe) replay(answers map[string]answer) outcome {
-	// The limit is high, because aws.Client.ENIs asks metadata for sixteen keys of each ENI, with one request for each
-	// key.
+	// aws.Client.ENIs asks metadata for sixteen keys of each ENI, with one request for each key.
 	const most = 500 // requests of one step
 	c := aws.New(aws.Options{EC2URL: playURL, MetadataURL: playURL, HTTP: &player{answers: answers, left: most},
 		Attempts: 1})
@@ -87,7 +85,6 @@ func (a answer) withoutField(call, field string) (answer, bool) {
 	return answer{status: http.StatusNotFound}, true
 }
 
-// A router uses one HTTP client for requests to metadata, and another HTTP client for requests to EC2.
 type router struct{ ec2, metadata aws.HTTPClient }
 
 // Do makes a request.

@@ -67,8 +67,8 @@ func (r *recorder) Do(q *http.Request) (*http.Response, error) {
 	return a, nil
 }
 
-// callOf returns the action of a request to EC2, or the path of a request to metadata. After callOf has read the body
-// of the request, the caller can read it again.
+// callOf returns the action of a request to EC2, or the path of a request to metadata. The caller can still read the
+// body of the request.
 func callOf(q *http.Request) (string, error) {
 	if strings.HasPrefix(q.URL.Path, "/latest/") {
 		return q.URL.Path, nil
@@ -82,9 +82,8 @@ func callOf(q *http.Request) (string, error) {
 	return form.Get("Action"), err
 }
 
-// A player answers requests with recorded answers. If there is no recorded answer to a call, the status is 404. The
-// player answers only a limited number of requests, so that a client does not send requests for ever. All later
-// requests fail.
+// A player answers requests with recorded answers, and with status 404 if there is none. After a limited number of
+// requests, all further requests fail, so that no client sends requests for ever.
 type player struct {
 	answers map[string]answer
 	left    int // how many more requests the player answers

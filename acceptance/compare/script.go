@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// A step makes one call with the suite's client, on each side. The field do is a function that makes the call. Later, a
-// probe calls this function again, with recorded answers. So the function must not change the side that it gets.
+// A step makes one call with the suite's client on each side, by the function do. A probe calls do again with recorded
+// answers, so do must not change the side.
 type step struct {
 	name       string
 	do         func(context.Context, *side, *aws.Client) (any, error)
@@ -36,8 +36,7 @@ const newENIIndex = 1
 // outsideAddr is an address that no ENI can have (RFC 5737).
 var outsideAddr = netip.MustParseAddr("192.0.2.1")
 
-// allSteps are the steps of a comparison, in this order. The steps make all kinds of calls that the suite makes. They
-// also make calls that EC2 must refuse.
+// allSteps are the steps of a comparison, in this order.
 var allSteps = slices.Concat(querySteps, createSteps, attachSteps, addressSteps, deleteSteps)
 
 var querySteps = []step{
@@ -224,7 +223,7 @@ var deleteSteps = []step{
 	}, func(*side, any) {}),
 }
 
-// newENISpec returns the spec of the new ENI. The parameter secondary is the number of secondary addresses of the ENI.
+// newENISpec returns the spec of the new ENI, with this number of secondary addresses.
 func (s *side) newENISpec(secondary int) aws.ENISpec {
 	return aws.ENISpec{Subnet: s.place.Subnet, SecurityGroups: []string{s.place.Group}, Description: "acceptance test",
 		Tags:  s.options.Tags,
@@ -260,16 +259,15 @@ func dryRunStep(action string) step {
 	}}
 }
 
-// waitStep returns a step that describes the new ENI again and again. The step ends when the parameter until, which is
-// a function, returns true.
+// waitStep returns a step that describes the new ENI again and again, until the function until returns true.
 func waitStep(name string, until func(*side, any) bool) step {
 	return step{name: name, isDone: until, do: func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return c.DescribeENIs(ctx, aws.ByID(s.eni.ID))
 	}}
 }
 
-// listedENIs returns the number of ENIs in metadata's list of MACs. The client's result can contain fewer ENIs, because
-// the client omits an ENI whose keys are incomplete. Metadata changes the list and the keys at different times.
+// listedENIs returns the number of ENIs in metadata's list of MACs. The client's result has fewer, if metadata does not
+// show all keys of a listed ENI yet.
 func (s *side) listedENIs() int {
 	return len(bytes.Fields(s.answers["/latest/meta-data/network/interfaces/macs/"].body))
 }
@@ -280,7 +278,7 @@ func isComplete(e aws.ENI) bool {
 		len(e.SecurityGroups) > 0
 }
 
-// onlyENI returns the ENI in the result of DescribeENIs, or nil if the result does not have exactly one ENI.
+// onlyENI returns the only ENI in the result of DescribeENIs, or nil.
 func onlyENI(v any) *aws.ENI {
 	if enis, ok := v.([]aws.ENI); ok && len(enis) == 1 {
 		return &enis[0]

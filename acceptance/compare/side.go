@@ -51,8 +51,7 @@ type outcome struct {
 	meaning string // "done", or a text that says which kind of error the call returned
 }
 
-// outcomeOf returns the outcome of a call. The outcome does not contain the message of an error, because only people
-// read messages.
+// outcomeOf returns the outcome of a call, without the message of an error.
 func outcomeOf(value any, err error) outcome {
 	if err == nil {
 		return outcome{value, "done"}
@@ -82,8 +81,8 @@ func sentinelText(err error) string {
 	return ""
 }
 
-// runStep runs a step, and repeats it until step.isDone returns true. Without a deadline, the SDK cancels a request for
-// metadata after five seconds. So runStep gives the context a later deadline.
+// runStep runs a step, and repeats it until step.isDone returns true. Its deadline replaces the SDK's five seconds for
+// a request for metadata.
 func (s *side) runStep(ctx context.Context, step step) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
@@ -121,9 +120,8 @@ func (s *side) runStep(ctx context.Context, step step) error {
 	}
 }
 
-// callsByName returns the calls of the last step. The keys of the map are the same on both sides, because names replace
-// the known texts in the calls, such as the MAC addresses in metadata paths. The values are the calls as this side made
-// them.
+// callsByName returns the calls of the last step. In the keys, names replace known texts such as MAC addresses, so the
+// keys are the same on both sides.
 func (s *side) callsByName() map[string]string {
 	all := map[string]string{}
 	for call := range s.answers {
@@ -132,7 +130,6 @@ func (s *side) callsByName() map[string]string {
 	return all
 }
 
-// answerFields returns the fields of the answer to a call of the last step.
 func (s *side) answerFields(call string) map[string]form {
 	a, ok := s.answers[call]
 	if !ok {

@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package ends implements the program that the acceptance test runs on each instance. The program makes pods with the
-// installed plugins, as a container runtime does. An end is a pod or the instance itself. The program sends packets
-// from one end to another end, and answers packets. The test calls the methods of a [Node] through net/rpc, over an SSH
-// session. When the session closes, the program removes the namespaces of its pods and exits.
+// installed plugins, as a container runtime does, and sends packets between ends: the pods and the instance. The test
+// calls the methods of a [Node] through net/rpc, over an SSH session. When the session closes, the program removes the
+// namespaces of its pods and exits.
 package ends
 
 import (
@@ -58,8 +58,8 @@ type Call struct {
 	To      netip.AddrPort
 }
 
-// A Fetch describes an HTTP GET request from an end. The program connects to the address To, and does not resolve the
-// host name in the URL.
+// A Fetch describes an HTTP GET request from an end. The program connects to To, and does not resolve the URL's host
+// name.
 type Fetch struct {
 	From    string
 	URL     string
@@ -80,7 +80,7 @@ type Node struct {
 }
 
 // Serve answers calls of the methods of a [Node] until the test closes the connection. It then removes the namespaces
-// of the pods that still exist.
+// of the remaining pods.
 func Serve(c io.ReadWriteCloser) error {
 	ns, err := nl.Node()
 	if err != nil {
@@ -181,8 +181,7 @@ func (n *Node) namespaceOf(name string) (*vpcsim.Namespace, error) {
 	return nil, fmt.Errorf("no pod %s on this instance", name)
 }
 
-// Call sends packets, and returns the source address that the other end saw. For a ping, Call returns the zero
-// AddrPort, because the answer to a ping does not contain this address.
+// Call sends packets, and returns the source address that the other end saw. For a ping, it returns the zero AddrPort.
 func (n *Node) Call(c Call, seen *netip.AddrPort) error {
 	from, err := n.namespaceOf(c.From)
 	if err != nil {
@@ -195,7 +194,7 @@ func (n *Node) Call(c Call, seen *netip.AddrPort) error {
 	return err
 }
 
-// Fetch makes a GET request, and returns the body of the answer. Fetch ignores the HTTP status of the answer.
+// Fetch makes a GET request, and returns the body of the answer, whatever the HTTP status is.
 func (n *Node) Fetch(f Fetch, body *string) error {
 	from, err := n.namespaceOf(f.From)
 	if err != nil {
