@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// An AddrSet behaves like a map, also if it is full.
+// TestAddrSetIsAMap: an AddrSet behaves like a map, even when it is full.
 func TestAddrSetIsAMap(t *testing.T) {
 	random := func() netip.Addr {
 		b := [16]byte{0: 0xfd, 15: byte(rand.N(40))}

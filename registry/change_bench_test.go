@@ -15,19 +15,18 @@ import (
 	"time"
 )
 
-// changer in the environment makes the test binary a process that changes the registry in this directory; if that is
-// empty, a process that does nothing.
+// changer is a variable that makes the test binary a process that changes the registry in this directory. If the value
+// is empty, the process does nothing.
 const changer = "REGISTRY_TEST_CHANGER"
 
-// BenchmarkChange measures what a process pays for a change of the registry, by CPU time: that of a process which ends
-// a lease, or begins it again, without that of one which does nothing. On a clock that counts instructions, a
-// nanosecond is one:
+// BenchmarkChange measures the CPU time of a process that ends a lease or begins it again, minus that of a process that
+// does nothing. On a clock that counts instructions, a nanosecond is one instruction:
 //
 //	CGO_ENABLED=0 go test -c -o bin/registry.test ./registry
 //	nl/nltest/vm/icount bin/registry.test -test.run '^$' -test.bench Change -test.benchtime 30x
 //
-// Where the heap begins is random, and so is how many huge pages it takes. GOEXPERIMENT=norandomizedheapbase64 for the
-// build makes the figures repeat.
+// The heap begins at a random address, which changes the number of huge pages. To repeat the figures, build with
+// GOEXPERIMENT=norandomizedheapbase64.
 func BenchmarkChange(b *testing.B) {
 	onNodes(b, func(b *testing.B, r *Registry) {
 		var cpu time.Duration

@@ -21,7 +21,7 @@ import (
 
 const day = 24 * time.Hour
 
-// stepped sets the wall clock by d until the test ends: the boot time moves by as much.
+// stepped moves the wall clock, and so the boot time, by d until the test ends.
 func stepped(t *testing.T, d time.Duration) {
 	t.Helper()
 	was := Uptime
@@ -127,8 +127,8 @@ var deadlines = map[string]time.Duration{
 	"Instance.QuotaUntil": MostQuota,
 }
 
-// TestFutureTimes checks that a time that is impossible by the current clock is cut to the latest possible one. That
-// holds if the file has no boot time, and if another program wrote the file.
+// TestFutureTimes: a time that is impossible by the current clock is replaced by the latest possible one. This is also
+// so if the file has no boot time, or if another program wrote it.
 func TestFutureTimes(t *testing.T) {
 	for _, booted := range []string{"", "as it is now"} {
 		r := open(t)
@@ -157,8 +157,8 @@ func TestFutureTimes(t *testing.T) {
 	}
 }
 
-// When the clock is set, in either direction, each time moves with it, both for readers and
-// in the file. An edit of the file does not change that.
+// TestClockSet: when the clock is set, each time of the state moves by the same duration, for readers and in the file.
+// An edit of the file does not change that.
 func TestClockSet(t *testing.T) {
 	for _, edited := range []bool{false, true} {
 		for _, step := range []time.Duration{-day, -2 * time.Second, 2 * time.Second, day} {
@@ -195,7 +195,7 @@ func wantTimes(t *testing.T, what string, s *State, want time.Time) {
 	}
 }
 
-// The zero time means that there is none, whatever happens to the clock.
+// TestClockZero: the zero time stays zero when the clock is set.
 func TestClockZero(t *testing.T) {
 	r := open(t)
 	update(t, r, func(s *State) { fill(s, 1) })
@@ -225,7 +225,7 @@ func TestClockUntouched(t *testing.T) {
 	}
 }
 
-// withoutTime is a file without its modification time.
+// withoutTime returns the text of a file without its modification time.
 func withoutTime(t *testing.T, file []byte) []byte {
 	t.Helper()
 	body, _, ok := bytes.Cut(file, []byte(writtenMember))
@@ -235,7 +235,7 @@ func withoutTime(t *testing.T, file []byte) []byte {
 	return body
 }
 
-// Errors of the clock that are too small to notice add up, and their sum is noticed.
+// TestClockCreeps: changes of the clock that are too small to notice add up, and their sum is noticed.
 func TestClockCreeps(t *testing.T) {
 	r, when := open(t), time.Now().Add(-day)
 	update(t, r, func(s *State) { s.Free.Set(addr("10.0.0.10"), when) })
@@ -270,8 +270,8 @@ func TestBegunAfterSuspend(t *testing.T) {
 	}
 }
 
-// TestBegunAfter compares leases with a command that began between them. Of a lease whose time is cut to the
-// present, no process knows when it began: a DEL must end it.
+// TestBegunAfter compares leases with a command that began between them. If the time of a lease was replaced by the
+// present, no process knows when the lease began, and a DEL must end it.
 func TestBegunAfter(t *testing.T) {
 	r := open(t)
 	lease := func(a, id string, since time.Time) {

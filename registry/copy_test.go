@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestKnown wants a copy to have what this release knows, and nothing else of the file: neither of the registry, nor of
-// an ENI, nor of a lease. The times of another machine stay.
+// TestKnown: the copy has only members that this release knows, in the registry, in ENIs and in leases. The times of
+// another machine stay.
 func TestKnown(t *testing.T) {
 	const since = "2020-01-02T03:04:05Z"
 	text := `{"schema_version":1,"ips":{"10.0.0.9":{"released_on":"` + since + `","later":"secret"}},` +
@@ -44,7 +44,7 @@ func TestKnown(t *testing.T) {
 	}
 }
 
-// TestParseEdited: a text that is no file may have been edited. What it says counts, and not its indexes.
+// TestParseEdited: a text that is no file may have been edited, so its indexes do not count.
 func TestParseEdited(t *testing.T) {
 	const few = 9
 	s := newState()

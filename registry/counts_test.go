@@ -19,7 +19,7 @@ import (
 // counting in the environment makes the test binary a process that counts commands in this directory.
 const counting = "REGISTRY_TEST_COUNTING"
 
-// countsEach is how many.
+// countsEach is how many commands each process counts.
 const countsEach = 1000
 
 // countOf is what the registry has counted of a command.
@@ -67,8 +67,7 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// TestCountProcesses has many processes count at once, some of which are killed. No count is lost, and what the killed
-// ones have counted is whole.
+// TestCountProcesses has many processes count at once, and kills some of them. No count is lost or half-written.
 func TestCountProcesses(t *testing.T) {
 	const processes = 12
 	r := open(t)

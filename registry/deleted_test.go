@@ -18,9 +18,9 @@ import (
 	"testing"
 )
 
-// TestDirectoryDeleted updates the registry from many goroutines while the directory is deleted
-// 300 times. Each deletion begins a new count. No reader sees half a file, no update fails, no
-// counted update is lost, and none appears after its count has ended.
+// TestDirectoryDeleted updates the registry from many goroutines while the directory is deleted 300 times. Each
+// deletion begins a new count. No reader sees half a file, and no update fails. No counted update is lost, or appears
+// after its count has ended.
 func TestDirectoryDeleted(t *testing.T) {
 	dir, err := os.MkdirTemp("/dev/shm", "registry-*") // no disk, as with /run
 	if err != nil {

@@ -36,7 +36,7 @@ func TestENISame(t *testing.T) {
 	}
 }
 
-// A process may change what an ENI refers to, in place. Then the file has the change.
+// TestENIChangedInPlace: a process may change the lists and maps of an ENI in place. The file then has the change.
 func TestENIChangedInPlace(t *testing.T) {
 	a, b := addr("10.0.0.10"), addr("10.0.0.11")
 	whole := ENI{MAC: "06:00:00:00:00:01", Addrs: []netip.Addr{a}, Prefixes: []Prefix{{CIDR: netip.PrefixFrom(a, 28)}},
@@ -62,7 +62,7 @@ func TestENIChangedInPlace(t *testing.T) {
 	}
 }
 
-// TestPrefixesReadLate: a long list of prefixes of IPv4 has an index, by which it is read as without it.
+// TestPrefixesReadLate: a long list of IPv4 prefixes has an index. With and without the index, the list is the same.
 func TestPrefixesReadLate(t *testing.T) {
 	first, when := netip.MustParsePrefix("10.1.0.0/28"), time.Date(2026, 11, 29, 9, 30, 0, 123456789, time.UTC)
 	for name, c := range map[string]struct {

@@ -102,8 +102,8 @@ func TestLeaseLog(t *testing.T) {
 	}
 }
 
-// A change that is killed before it has appended its lines, or while it does, leaves them to the
-// next one, or to a collection.
+// TestLeaseLogAfterKill: if a change is killed before it has appended all of its lines, the next change or collection
+// appends them.
 func TestLeaseLogAfterKill(t *testing.T) {
 	for _, next := range []string{"change", "collection"} {
 		for cut := 0; cut < 3; cut++ {
@@ -143,8 +143,8 @@ func read1(t *testing.T, file string) []byte {
 	return text
 }
 
-// On a full disk, the log can be opened and not written. As many lines wait as if it could not be opened. When there is
-// room again, the log goes on.
+// TestLeaseLogFullDisk: on a full disk, the log can be opened but not written. Its lines wait in the registry until
+// there is room again.
 func TestLeaseLogFullDisk(t *testing.T) {
 	nltest.Need(t, "root")
 	r, file := withLog(t, 4)
@@ -174,7 +174,7 @@ func TestLeaseLogFullDisk(t *testing.T) {
 	}
 }
 
-// If there are to be fewer files, the others go with the next one.
+// TestLeaseLogFewerFiles: with a smaller MaxFiles, the next rotation deletes the other files.
 func TestLeaseLogFewerFiles(t *testing.T) {
 	r, file := withLog(t, 2)
 	rotate := func(files int) {

@@ -86,7 +86,8 @@ func play(t *testing.T, e ENI, got map[string]bool) {
 
 func arrow(step, from, to string) string { return fmt.Sprintf("%s: %s -> %s", step, from, to) }
 
-// table returns the steps of docs/design.md. A row stands for each of its phases to each other one.
+// table returns the steps of the table in docs/design.md. A row with several phases stands for a step between each pair
+// of them.
 func table(t *testing.T) map[string]bool {
 	t.Helper()
 	text, err := os.ReadFile("../docs/design.md")

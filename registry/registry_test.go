@@ -160,7 +160,7 @@ func TestKilledWriters(t *testing.T) {
 	update(t, r, func(*State) {}) // no process has died while it held the lock for ever
 }
 
-// A process may begin to open the file, and have it when it was replaced, and another process writes into it.
+// TestViewWhileWritten: a process opens the file while another process has the write lease on it.
 func TestViewWhileWritten(t *testing.T) {
 	dir, err := os.MkdirTemp("/dev/shm", "registry-*") // a file system with leases
 	if err != nil {
@@ -263,7 +263,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// A file that cannot be parsed is neither lost nor the end of an ADD.
+// TestBadFiles: a file that cannot be parsed is not lost, and does not make an ADD fail.
 func TestBadFiles(t *testing.T) {
 	for _, tt := range []struct{ name, content string }{
 		{"empty", ""},

@@ -47,7 +47,7 @@ func TestUsable(t *testing.T) {
 	}
 }
 
-// TestUsableReads: a file of a later layout differs from what Usable knows without reading all of it.
+// TestUsableReads: Usable notices a file of a later layout, although it does not read the whole file.
 func TestUsableReads(t *testing.T) {
 	r := open(t)
 	if err := r.Change(t.Context(), func(s *State) { s.Instance.Type = "m5.large" }); err != nil {
@@ -95,8 +95,8 @@ func TestUnusable(t *testing.T) {
 	}
 }
 
-// A full or read-only file system takes no lease. A change writes into the file that the last one replaced: a full file
-// system takes a lease that fits into this file. Usable says what an ADD would meet.
+// TestUnusableFileSystem: a full or read-only file system takes no lease. But a change writes into the file that the
+// last change replaced, so a full file system takes a lease that fits there. Usable returns what an ADD would meet.
 func TestUnusableFileSystem(t *testing.T) {
 	nltest.Need(t, "root")
 	full := func(dir string) error {

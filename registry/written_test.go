@@ -21,7 +21,7 @@ import (
 // then is the modification time of the files in these tests.
 var then = time.Date(2026, 11, 21, 7, 17, 24, 123456789, time.UTC)
 
-// unsealed is a file of ours from before it had its modification time.
+// unsealed returns the text of a file of this release without its last member.
 func unsealed(t *testing.T, file []byte) []byte {
 	t.Helper()
 	body, ok := bytes.CutSuffix(file, sealText(then))
@@ -94,8 +94,8 @@ func work(s *State) string {
 	return fmt.Sprintf("%v %v %v %s", held, err, bad, bytes.Join(b, nil))
 }
 
-// TestWrittenByOthers: a program that writes into a file of ours, or puts another file in its place, ends that it is
-// ours. A process that reads meanwhile reads the file in full.
+// TestWrittenByOthers: after another program writes into the file, or replaces it, the file no longer counts as ours. A
+// process that reads it meanwhile parses the whole file.
 func TestWrittenByOthers(t *testing.T) {
 	for name, edit := range map[string]func(path string, b []byte) error{
 		"no program": func(string, []byte) error { return nil },
@@ -153,8 +153,8 @@ func TestWrittenByOthers(t *testing.T) {
 	}
 }
 
-// An earlier release keeps our time as an unknown field, and may write a sum behind it. The file
-// is then parsed in full, and has one time and no sum when it is written again.
+// TestWrittenStale: an earlier release keeps our time as an unknown member, and may write a sum after it. The next
+// process parses the whole file, and writes one time and no sum.
 func TestWrittenStale(t *testing.T) {
 	s := newState()
 	a := fill(s, 2)

@@ -47,7 +47,8 @@ func (h *house) describe(c *codec.Codec) {
 // readings are the two ways to read a text.
 var readings = map[string]func([]byte, func(*codec.Codec)) error{"read": codec.Read, "read late": codec.ReadTrusted}
 
-// eachReading runs the test with the guests of a text, for each way of reading. Only what was written can be read late.
+// eachReading runs the test with the guests of a text, for each way of reading. ReadTrusted gets the text as Write has
+// written it.
 func eachReading(t *testing.T, guests string, test func(*testing.T, *house)) {
 	t.Helper()
 	text := []byte(`{"guests":` + guests + `}`)
@@ -77,8 +78,7 @@ func (h *house) text(t *testing.T) []byte {
 	return b
 }
 
-// written returns the guests as they are written, without their index. Their index must be right: by it, the same keys
-// are read.
+// written returns the text of the guests without their index. With the index, the same keys must be read.
 func (h *house) written(t *testing.T) string {
 	t.Helper()
 	var again house
@@ -303,7 +303,8 @@ func TestEntriesReadLate(t *testing.T) {
 	}
 }
 
-// A wrong index may be an error, and is never a panic. To who reads the text without it, it does not matter.
+// TestEntriesWrongIndex: a wrong index may cause an error, but no panic. It does not matter to a reader that ignores
+// it.
 func TestEntriesWrongIndex(t *testing.T) {
 	var h house
 	for n := range 8 {
