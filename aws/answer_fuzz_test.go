@@ -20,8 +20,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// The targets here answer the calls of a Client with the fuzzer's texts. Any answer, of EC2
-// or of a proxy, must be valid, or an error that names the action.
+// These fuzz targets answer the calls of a Client with texts of the fuzzer. The Client must accept an answer as valid,
+// or return an error that names the action.
 
 // replies are answers of the simulator, by action.
 func replies(f *testing.F) map[string]string {
@@ -57,7 +57,7 @@ func replies(f *testing.F) map[string]string {
 	return all
 }
 
-// wrong are possible faults of an answer: a text, and its replacement.
+// wrong has possible faults of an answer: a text of the answer, and its replacement.
 var wrong = []struct {
 	there *regexp.Regexp
 	place string
@@ -94,7 +94,7 @@ var wrong = []struct {
 			"<RequestID>r</RequestID></Response>"},
 }
 
-// seed gives the fuzzer the unchanged answer, shortened answers, and one with each fault.
+// seed gives the fuzzer each answer: unchanged, shortened, and with each of the faults.
 func seed(f *testing.F, answers ...string) {
 	f.Helper()
 	for _, a := range answers {
@@ -341,8 +341,7 @@ func FuzzChange(f *testing.F) {
 	})
 }
 
-// wantDone parses the body in another way than the Client, and checks that it confirms the
-// action.
+// wantDone parses the body without the Client, and checks that the body confirms the action.
 func wantDone(t *testing.T, action string, body []byte) {
 	t.Helper()
 	var answer struct {

@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// TestMaybeDone: an error reports whether EC2 may have carried out the call, whatever the
-// answer to its last attempt was.
+// TestMaybeDone: whatever the answer to the last attempt was, an error reports whether EC2 may have carried out the
+// call.
 func TestMaybeDone(t *testing.T) {
 	throttled := ec2sim.Refused("RequestLimitExceeded")
 	type outcomes = []ec2sim.Outcome
@@ -61,8 +61,8 @@ type doer func(*http.Request) (*http.Response, error)
 
 func (d doer) Do(r *http.Request) (*http.Response, error) { return d(r) }
 
-// TestNotSent: EC2 has not carried out a request that was not sent. It may have carried out
-// one whose deadline passed after it was sent.
+// TestNotSent: EC2 has not carried out a request that was not sent. If the deadline passed after the request was sent,
+// EC2 may have carried it out.
 func TestNotSent(t *testing.T) {
 	unreachable := &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connection refused")}
 	for name, tt := range map[string]struct {
@@ -108,7 +108,7 @@ func TestNotSent(t *testing.T) {
 	})
 }
 
-// An error of several calls is MaybeDone if one of them is, at any position.
+// TestMaybeDoneOfSeveral: an error about several calls is MaybeDone if one of these calls is.
 func TestMaybeDoneOfSeveral(t *testing.T) {
 	throttled, lost := &aws.Error{Code: "RequestLimitExceeded"}, &aws.Error{MaybeDone: true, Err: io.ErrUnexpectedEOF}
 	late := &aws.Error{Err: context.DeadlineExceeded}

@@ -55,8 +55,7 @@ func slow(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestRetry counts the attempts of Assign, which has no client token, and of Detach, which
-// may be repeated. Its clock is simulated.
+// TestRetry counts the attempts of Assign, which has no client token, and of Detach, which may be repeated.
 func TestRetry(t *testing.T) {
 	assign := func(ctx context.Context, c *aws.Client) error {
 		_, err := c.Assign(ctx, "eni-1", 1)

@@ -15,12 +15,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// retryModes are the values of a variable by which earlier releases of the SDK chose how to
-// repeat calls. Our rules are the same with each.
+// retryModes are values of a variable of earlier releases of the SDK. The Client ignores the variable.
 var retryModes = []string{"", "true", "false"}
 
-// A wrong clock of the machine stops no call: EC2 refuses the first attempt, and its answer has
-// the time. A second call of the process needs no second attempt.
+// TestWrongClock: a wrong clock of the machine stops no call. EC2 refuses the first attempt, and its answer has the
+// time. A second call of the process needs no second attempt.
 func TestWrongClock(t *testing.T) {
 	calls := map[string]func(context.Context, *aws.Client, string) error{
 		"AssignPrivateIpAddresses": func(ctx context.Context, c *aws.Client, eni string) error {
@@ -63,7 +62,8 @@ func TestWrongClock(t *testing.T) {
 	}
 }
 
-// Wrong credentials are not taken for a wrong clock, and a clock that stays wrong costs two attempts.
+// TestNoClock: the Client does not take wrong credentials for a wrong clock. If the clock stays wrong, there are two
+// attempts.
 func TestNoClock(t *testing.T) {
 	for code, want := range map[string]int{"AuthFailure": 1, "SignatureDoesNotMatch": 1, "RequestExpired": 2} {
 		inBubble(t, code, func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestNoClock(t *testing.T) {
 	}
 }
 
-// EC2 may say when to ask again. If that is after the deadline, the error is EC2's, and comes at once.
+// TestRetryAfter: EC2 may say when to ask again. If this is after the deadline, the Client returns EC2's error at once.
 func TestRetryAfter(t *testing.T) {
 	for name, tt := range map[string]struct {
 		header   string

@@ -70,8 +70,8 @@ func briefly(d time.Duration) string {
 	return fmt.Sprintf("%d min", d/time.Minute)
 }
 
-// Each row of the table has a scope for each kind of action, and a refusal that is remembered has a hint, unless it
-// passes.
+// TestCodesWhole: each row of the table has a scope for each kind of action. If a node remembers a refusal for longer
+// than passingTime, the row has a hint.
 func TestCodesWhole(t *testing.T) {
 	for _, m := range append(slices.Clone(meanings), unknownCode) {
 		if m.scopes.change == "" || m.scopes.create == "" || m.scopes.attach == "" {

@@ -15,8 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// TestPages: a page has at most 1000 things and may have none. The last page has an empty
-// token or none.
+// TestPages: a page has at most 1000 objects, or none. The last page has an empty token, or no token.
 func TestPages(t *testing.T) {
 	pages := func(set string, items ...string) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -12,8 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// TestLostAnswers: after a lost answer, a call is repeated if it has a token or if its
-// repetition is harmless.
+// TestLostAnswers: after a lost answer, the SDK repeats a call that has a token, or that is harmless to repeat.
 func TestLostAnswers(t *testing.T) {
 	inBubble(t, "a creation finds its ENI again", func(t *testing.T) {
 		sim, _, c := world(t, "m5.large")

@@ -63,8 +63,8 @@ func TestENIs(t *testing.T) {
 	}
 }
 
-// metadataOf is a metadata service with the files of the archive as keys. A directory without a file has its list. The
-// list lacks the keys of prefixes, as that of AWS may: AWS does not say.
+// metadataOf is a metadata service with the files of the archive as keys. For a directory without a file, it lists the
+// keys, but not those of prefixes: AWS does not document whether its list has them.
 func metadataOf(a *txtar.Archive) tree {
 	m := make(tree)
 	for _, f := range a.Files {
@@ -141,7 +141,7 @@ func TestNoMetadata(t *testing.T) {
 	})
 }
 
-// TestMetadataTimeout: a service that takes longer than a second is waited for if the environment says so.
+// TestMetadataTimeout: with $AWS_METADATA_SERVICE_TIMEOUT, the Client waits for longer than a second.
 func TestMetadataTimeout(t *testing.T) {
 	t.Setenv("AWS_METADATA_SERVICE_TIMEOUT", "600")
 	m := tree{"/latest/meta-data/mac": "0a:00:00:00:00:01", "/latest/meta-data/network/interfaces/macs/": ""}
@@ -158,7 +158,7 @@ func TestMetadataTimeout(t *testing.T) {
 	}
 }
 
-// TestMetadataFaults: the answer to a metadata request may come from something else.
+// TestMetadataFaults: another program may answer a metadata request.
 func TestMetadataFaults(t *testing.T) {
 	status := func(n int) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(n) })
@@ -231,8 +231,8 @@ func TestMetadataFaults(t *testing.T) {
 	}
 }
 
-// TestMetadataBusy: a request with the answer "not now" is repeated for some seconds, both
-// for a token and for a value. An unanswered request is not.
+// TestMetadataBusy: after the answer "not now", the Client repeats a request for some seconds. It does so for a token
+// and for a value, but not without an answer.
 func TestMetadataBusy(t *testing.T) {
 	m := tree{"/latest/meta-data/mac": "0a:00:00:00:00:01", "/latest/meta-data/network/interfaces/macs/": ""}
 	for _, status := range []int{429, 500, 503} {
@@ -274,9 +274,8 @@ func TestMetadataBusy(t *testing.T) {
 	})
 }
 
-// TestENIsFaults: an ENI that cannot be read is omitted, and never returned in part. If
-// none can be read, that is an error. After the deadline there is a timeout error, and not
-// a shorter list.
+// TestENIsFaults: an ENI that cannot be read is omitted, and never returned in part. If no ENI can be read, or after
+// the deadline, there is an error.
 func TestENIsFaults(t *testing.T) {
 	a, err := txtar.ParseFile("testdata/metadata/c5.txtar")
 	if err != nil {
@@ -475,8 +474,7 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
-// TestMetadataWithoutEnd: whatever answers in place of the metadata service, no more is read
-// of it than metadata could mean.
+// TestMetadataWithoutEnd: if an answer does not end, the Client reads only as much as a real answer may have.
 func TestMetadataWithoutEnd(t *testing.T) {
 	for _, endless := range []string{"/latest/api/token", "/latest/meta-data/mac"} {
 		inBubble(t, endless, func(t *testing.T) {

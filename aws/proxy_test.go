@@ -25,12 +25,12 @@ import (
 	"time"
 )
 
-// asksLimits is a variable that makes this test program call EC2 and print the error. net/http
-// reads the variables of proxies once in a process.
+// asksLimits is a variable that makes this test program call EC2 and print the error. A process of its own is needed,
+// because net/http reads the variables of proxies only once.
 const asksLimits = "ENVIRONMENT_TEST_ASKS_LIMITS"
 
-// TestProxy: EC2 is asked through HTTPS_PROXY, and its certificate is checked with AWS_CA_BUNDLE. It
-// is asked directly if NO_PROXY says so.
+// TestProxy: the Client asks EC2 through HTTPS_PROXY, and checks EC2's certificate with AWS_CA_BUNDLE. With NO_PROXY,
+// it asks EC2 directly.
 func TestProxy(t *testing.T) {
 	server := secure(t)
 	plain := httptest.NewServer(server.Config.Handler)
@@ -72,8 +72,8 @@ func asked(t *testing.T, env ...string) string {
 	return string(out)
 }
 
-// connectProxy is a proxy that leads all connections to one server. The channel has what it
-// was asked for.
+// connectProxy is a proxy that leads all connections to one server. The channel has the hosts for which clients have
+// asked.
 func connectProxy(t *testing.T, server *httptest.Server) (string, <-chan string) {
 	t.Helper()
 	connected := make(chan string, 9)
@@ -135,9 +135,8 @@ func (a authority) certify(hello *tls.ClientHelloInfo) (*tls.Certificate, error)
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: a.key}, err
 }
 
-// TestEndpointByProxy starts a process for each environment. All ask EC2 through a proxy that intercepts TLS and is
-// EC2. It records for which host each process asks, and TLS checks that the process wants this host. Nothing leaves
-// loopback.
+// TestEndpointByProxy starts a process for each environment. All ask EC2 through a proxy that intercepts TLS and
+// answers as EC2. It records for which host each process asks. No packet leaves the loopback link.
 func TestEndpointByProxy(t *testing.T) {
 	sim, _, _ := world(t, "m5.large")
 	ca := newAuthority(t)

@@ -19,12 +19,12 @@ const (
 	instance, account, unknownOutcome = aws.ScopeInstance, aws.ScopeAccount, aws.ScopeUnknown
 )
 
-// changes are the actions that change an ENI that there is.
+// changes are the actions that change an existing ENI.
 var changes = []string{"AssignPrivateIpAddresses", "AssignIpv6Addresses", "UnassignPrivateIpAddresses",
 	"UnassignIpv6Addresses",
 	"ModifyNetworkInterfaceAttribute", "DetachNetworkInterface", "DeleteNetworkInterface", "CreateTags"}
 
-// TestScopes: what each of EC2's codes is about, for every action that changes something.
+// TestScopes checks the scope of each of EC2's codes, for every action that changes something.
 func TestScopes(t *testing.T) {
 	for _, tt := range []struct {
 		code, message          string
@@ -98,7 +98,7 @@ func TestNoRefusal(t *testing.T) {
 	}
 }
 
-// What a registry keeps of a message has the same hint, and no encoded part.
+// TestBrief: the shortened message that a registry keeps has the same hint, and no encoded part.
 func TestBrief(t *testing.T) {
 	for _, message := range []string{
 		"You are not authorized to perform this operation. Encoded authorization failure message: AAAA",

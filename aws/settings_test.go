@@ -19,12 +19,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// environment is one of these variables.
+// environment returns an Environment with these variables.
 func environment(env map[string]string) aws.Environment {
 	return func(name string) string { return env[name] }
 }
 
-// settings are those of an environment: a line for each, without those that are empty.
+// settings returns the Settings of an environment as lines, without those that are empty.
 func settings(t *testing.T, env map[string]string, region string) string {
 	t.Helper()
 	all, err := environment(env).Settings(t.Context(), region)
@@ -89,7 +89,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestInvalidSettings: what a call refuses is refused here, too.
+// TestInvalidSettings: Settings refuses the same values as a call to EC2.
 func TestInvalidSettings(t *testing.T) {
 	for name, value := range map[string]string{
 		"AWS_USE_FIPS_ENDPOINT": "yes", "AWS_CA_BUNDLE": "/nowhere.pem",
@@ -111,7 +111,7 @@ func TestUnread(t *testing.T) {
 	}
 }
 
-// TestAsked: the hint about an EC2 that is not reached names the endpoint and what chose it.
+// TestAsked: if EC2 is not reached, the hint names the endpoint, and the variables that chose it.
 func TestAsked(t *testing.T) {
 	for _, tt := range []struct{ name, value, want string }{
 		{"AWS_REGION", "eu-west-1", "; the endpoint is https://ec2.eu-west-1.amazonaws.com, because of the region"},

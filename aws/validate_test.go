@@ -151,8 +151,8 @@ func answered(action, body string) *aws.Client {
 	return aws.New(aws.Options{EC2URL: "http://ec2.test", HTTP: ec2sim.Direct{Handler: h}, Attempts: 1})
 }
 
-// TestInvalidAnswers: an answer of a proxy with status 200 is an error. The SDK takes it for "done" or for an empty
-// list.
+// TestInvalidAnswers: a proxy's answer with status 200 is an error. The SDK itself would take it for a success or for
+// an empty list.
 func TestInvalidAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, body := range map[string]string{
