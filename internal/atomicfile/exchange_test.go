@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onTmpfs is an empty directory on a file system as that of /run.
+// onTmpfs returns an empty directory on a tmpfs, like /run.
 func onTmpfs(t *testing.T) (string, *os.File) {
 	t.Helper()
 	path, err := os.MkdirTemp("/dev/shm", "exchange-*")
@@ -33,7 +33,7 @@ func onTmpfs(t *testing.T) (string, *os.File) {
 	return path, dir
 }
 
-// put exchanges the file for one with the text, in two parts.
+// put replaces the content of the file with the text, in two parts.
 func put(t *testing.T, dir *os.File, text string) {
 	t.Helper()
 	at := len(text) / 2
@@ -51,7 +51,7 @@ func read(t *testing.T, path string) string {
 	return string(b)
 }
 
-// Two files take turns. A killed process may have left any text in the one that is written next.
+// TestExchange: the two files take turns. A killed process may have left any text in the file that is written next.
 func TestExchange(t *testing.T) {
 	path, dir := onTmpfs(t)
 	file := filepath.Join(path, "file")
@@ -83,8 +83,7 @@ func TestExchange(t *testing.T) {
 	}
 }
 
-// TestExchangeSpares: a reader that has the file in another way than by its name has all of its text, whatever comes
-// after it.
+// TestExchangeSpares: a reader that has opened the file, or has it under another name, keeps the whole text.
 func TestExchangeSpares(t *testing.T) {
 	const text = "the text that a reader has open"
 	for name, have := range map[string]func(t *testing.T, path string) (now func() (string, error)){
@@ -132,8 +131,8 @@ func TestExchangeSpares(t *testing.T) {
 	}
 }
 
-// TestExchangeDeleted deletes the directory, or the files in it. Nothing is written into a directory that gets its
-// path.
+// TestExchangeDeleted deletes the directory, or the files in it. Exchange writes nothing into a new directory with the
+// same path.
 func TestExchangeDeleted(t *testing.T) {
 	path, dir := onTmpfs(t)
 	put(t, dir, "one")
@@ -158,7 +157,7 @@ func TestExchangeDeleted(t *testing.T) {
 	}
 }
 
-// A process that was killed while it wrote may have left its lease to a child, which had not yet executed its program.
+// TestExchangeLeased: a killed writer may have left its lease to a child that had not executed its program yet.
 func TestExchangeLeased(t *testing.T) {
 	path, dir := onTmpfs(t)
 	put(t, dir, "one")
@@ -177,8 +176,8 @@ func TestExchangeLeased(t *testing.T) {
 	}
 }
 
-// TestExchangeWhileStarting starts processes meanwhile. Each has all open files until it executes its program. Neither
-// a writer nor a reader has to wait for that.
+// TestExchangeWhileStarting starts processes meanwhile, each of which has all open files until it executes its program.
+// Neither a writer nor a reader has to wait for that.
 func TestExchangeWhileStarting(t *testing.T) {
 	path, dir := onTmpfs(t)
 	done := make(chan struct{})

@@ -44,8 +44,7 @@ func (p *pet) describe(c *codec.Codec) {
 
 func TestReads(t *testing.T) { codectest.Reads(t, (*pet).describe) }
 
-// What ReadExactly accepts, it reads as encoding/json does. What could be read differently
-// is refused.
+// TestExactly: ReadExactly reads a text as encoding/json does, or refuses it.
 func TestExactly(t *testing.T) {
 	for _, tt := range []struct{ text, err string }{
 		{`{}`, ""},
@@ -132,8 +131,8 @@ func (s *street) describe(c *codec.Codec) {
 	})
 }
 
-// Each description reads its own members, and both read the shared ones. If one of them
-// cannot read the value exactly, it is refused.
+// TestEach: each description reads its own members, and both read the shared ones. If one of them cannot read the value
+// exactly, Each fails.
 func TestEach(t *testing.T) {
 	for _, tt := range []struct{ kennel, err string }{
 		{`{}`, ""},

@@ -19,7 +19,7 @@ const before = `# Kernels
 Text.
 `
 
-// events are those of a kernel that has one failure.
+// events are the events of the tests on a kernel, with one failure.
 func events(more string) string {
 	const p = `"Package":"` + module
 	return `make: here
@@ -34,7 +34,7 @@ func events(more string) string {
 ` + strings.ReplaceAll(more, "P", p)
 }
 
-// spaces are those that align a table, and others.
+// spaces matches runs of spaces, which the test replaces by one space.
 var spaces = regexp.MustCompile(` +`)
 
 func TestRewrite(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// debian are programs that pretend to be root's on Debian, with these packages and a mirror that has none of them.
+// debian are programs that imitate those of Debian for root. The mirror has none of the packages.
 var debian = map[string]string{
 	"id":         `echo 0`,
 	"dpkg-query": `echo installed`,
