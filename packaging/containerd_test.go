@@ -15,8 +15,8 @@ import (
 // containerd is a directory of make, with the programs that sim/cri tests, too.
 const containerd = "../.cache/cri/"
 
-// imported wants a real containerd to import the layout, as the guide says, and to unpack the image of this machine:
-// its tool runs, and finds what it would install.
+// imported imports the layout into a real containerd, as the guide says, and unpacks the image of this machine. The
+// tool of the image must run, and find what it would install.
 func imported(t *testing.T, layout, version string) {
 	need(t, containerd+"containerd", containerd+"ctr")
 	dir := t.TempDir()
@@ -28,7 +28,7 @@ func imported(t *testing.T, layout, version string) {
 	if got := strings.Fields(ctr("image", "ls", "-q")); len(got) != 1 || got[0] != name+":"+version {
 		t.Errorf("images: %q, want %s:%s", got, name, version)
 	}
-	// Without a mount, which a failed test would leave.
+	// The test reads the snapshot without a mount, because a failed test would leave the mount.
 	roots, err := filepath.Glob(filepath.Join(dir, "data/io.containerd.snapshotter.v1.native/snapshots/*"))
 	if err != nil || len(roots) != 1 {
 		t.Fatalf("unpacked: %q, %v", roots, err)

@@ -174,8 +174,8 @@ func TestCloudInitRefused(t *testing.T) {
 	}
 }
 
-// refusing is each program that the script of the user data calls. It writes what it is called with. It fails if its
-// work needs EC2: cni-warm.service does, and systemctl waits for the end of a service unless told otherwise.
+// refusing is the text of each program that the script of the user data calls. The program records its arguments. It
+// fails if its work needs EC2: cni-warm.service does, and systemctl waits for the end of a service.
 const refusing = `#!/bin/sh
 echo "${0##*/} $*" >>"$CALLS"
 case "${0##*/} $*" in

@@ -23,8 +23,8 @@ const installPage = "../docs/install.md"
 // shown matches a command of the tool in a page, the file into which it writes, and what it prints.
 var shown = regexp.MustCompile(`(?m)^    \$ cni-tool ([^>\n]*[^>\n ])(?: >(\S+))?\n((?:    [^$\n].*\n)*)`)
 
-// TestInstallPage runs the commands of the page on an m5.large. They print what the page shows, or what is in the file
-// that they name. With -update, it writes these files.
+// TestInstallPage runs the commands of the page on an m5.large. They must print what the page shows, or what is in the
+// file that the page names. With -update, the test writes these files.
 func TestInstallPage(t *testing.T) {
 	tool := onInstance(t, "m5.large")
 	all := shown.FindAllStringSubmatch(read(t, installPage), -1)
@@ -124,8 +124,8 @@ func TestInstallRemove(t *testing.T) {
 	}
 }
 
-// TestOnlyEC2 wants the programs to have the client of EC2 and of no other service of AWS: so the recipe for a private
-// cluster says.
+// TestOnlyEC2: of all services of AWS, the programs have only the client of EC2, as the recipe for a private cluster
+// says.
 func TestOnlyEC2(t *testing.T) {
 	programs, err := filepath.Glob("../bin/cni-ipvlan-vpc-k8s*")
 	if err != nil || len(programs) != 7 {

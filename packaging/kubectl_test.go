@@ -20,8 +20,8 @@ import (
 // plugin is the plugin of kubectl. TestScripts looks at it with shellcheck, and sim/cluster runs it against nodes.
 const plugin = "kubectl/kubectl-ipvlan"
 
-// TestKubectlUsage checks that a command line with a mistake is refused before kubectl runs, with what is wrong, and
-// that no file is left.
+// TestKubectlUsage: the plugin refuses a wrong command line before kubectl runs, says what is wrong, and leaves no
+// file.
 func TestKubectlUsage(t *testing.T) {
 	need(t, "bash")
 	for args, want := range map[string]string{
@@ -53,8 +53,7 @@ func TestKubectlUsage(t *testing.T) {
 	}
 }
 
-// TestKubectlHelp checks that the help has each command and each option of the script, and nothing else, and that the
-// docs show it.
+// TestKubectlHelp: the help has exactly the commands and options of the script, and the docs show the help.
 func TestKubectlHelp(t *testing.T) {
 	script, help := read(t, plugin), command(t, plugin, "--help")
 	for _, pattern := range []string{`(?m)^(?:\t| *)(\w+)\)$`, `(?m)^\t(?:-\w \| )?(--\w+)(?: \| --\w+)?\) .*\$2`} {
@@ -73,7 +72,7 @@ func TestKubectlHelp(t *testing.T) {
 	}
 }
 
-// calls is a call of cni-tool in the script: its command, and the arguments that follow.
+// calls matches a call of cni-tool in the script: the command, and its arguments.
 var calls = regexp.MustCompile(`"\$(?:tool|careful|history)" (?:"\$\w+" )?([a-z-]+)([^;\n]*)`)
 
 // TestKubectlFlags checks that the tool has each command and each flag that the script uses of it.

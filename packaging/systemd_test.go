@@ -32,8 +32,8 @@ func TestSystemd(t *testing.T) {
 	boot(t, "story", "")
 }
 
-// boot boots systemd in a container on a simulated instance, where it runs testdata/STORY, and compares what that
-// prints with STORY.golden. Debian's packages that are unpacked in a directory are in the container, too.
+// boot boots systemd in a container on a simulated instance. There it runs testdata/STORY, and compares the output with
+// STORY.golden. The container also has the packages of Debian that are unpacked in the directory debian.
 func boot(t *testing.T, story, debian string) {
 	t.Helper()
 	need(t, "/lib/systemd/systemd", "/lib/systemd/systemd-networkd", "dbus-daemon", "ip", "jq", "nft", "tc", "unshare")
@@ -89,8 +89,8 @@ func instance(t *testing.T) (*vpcsim.Fabric, *vpcsim.Instance) {
 	return fabric, node
 }
 
-// container fills a directory with everything that differs from this machine: what a package
-// installs, a conflist, the simulated EC2, and the units of the story.
+// container fills a directory with all files that differ from this machine: what a package installs, a conflist, the
+// simulated EC2, and the units of the story.
 func container(t *testing.T, files, story string, env []string) {
 	t.Helper()
 	out, err := exec.Command("make", "-s", "-C", "..", "files", "prefix=/usr", "DESTDIR="+files).CombinedOutput()

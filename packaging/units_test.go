@@ -11,9 +11,8 @@ import (
 	"testing"
 )
 
-// exposed is the highest accepted exposure of a service, in tenths, as systemd-analyze(1)
-// security rates it: 3.0 of 10 is "OK". The rest comes from root, the network, and the
-// namespaces of pods, which the services need.
+// exposed is the highest accepted exposure of a service, in tenths, as systemd-analyze(1) security rates it. Root, the
+// network and the namespaces of pods, which the services need, already give most of it.
 const exposed = "--threshold=31"
 
 // TestUnits verifies the units with systemd-analyze, in a root directory where they are as a
