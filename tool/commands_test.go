@@ -29,8 +29,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/doctor"
 )
 
-// TestTranscripts wants a transcript of every command in testdata, in which it has good
-// input and bad, as text and as JSON, without root, without EC2, and while EC2 throttles.
+// TestTranscripts: testdata has transcripts of every command, with good and bad input, as text and as JSON, without
+// root, without EC2, and while EC2 throttles.
 func TestTranscripts(t *testing.T) {
 	// they ask neither EC2 nor metadata
 	noEC2 := []string{"addr", "registry-list", "repair", "validate", "iam-policy", "egress", "whois", "version"}
@@ -112,7 +112,7 @@ func visible() []*cli.Command {
 	return slices.DeleteFunc(tool.New(io.Discard).Commands, func(c *cli.Command) bool { return c.Hidden })
 }
 
-// transcripts are those of a command: its own name's, and those with more words in theirs.
+// transcripts returns the transcripts whose names begin with the command's name.
 func transcripts(t *testing.T, command string) (all []byte) {
 	files, err := filepath.Glob("testdata/" + strings.ReplaceAll(command, "-", "_") + "*.txtar")
 	if err != nil {
@@ -128,8 +128,8 @@ func transcripts(t *testing.T, command string) (all []byte) {
 	return all
 }
 
-// fieldsOf compares the keys of the JSON on standard output with those that the help of
-// the command names. Below tags, labels and conditions, keys are others'.
+// fieldsOf compares the keys of the JSON on standard output with those in the command's help. Below tags, labels and
+// conditions, the keys are not ours.
 func fieldsOf(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: fields COMMAND")
@@ -172,8 +172,8 @@ func collectKeys(v any, keys map[string]bool) {
 	}
 }
 
-// exposition reads a file as strictly as Prometheus can, and looks for what its guide to
-// names asks: our prefix, a help text, a type, units that are base units, no value twice.
+// exposition reads a file as strictly as Prometheus can, and checks the rules of its guide to names: our prefix, a help
+// text, a type, base units, and no value twice.
 func exposition(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: exposition FILE")
@@ -242,7 +242,7 @@ func leak(ts *testscript.TestScript, _ bool, args []string) {
 	callEC2(ts, false, call)
 }
 
-// elsewhere puts another EC2 in the place of the node's, which knows nothing of the node.
+// elsewhere replaces the node's EC2 by one that does not know the node.
 func elsewhere(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Setenv("AWS_ENDPOINT_URL_EC2", simtest.Serve(on(ts), simtest.Sim(on(ts), vpc())))
 }

@@ -80,8 +80,7 @@ func TestPolicyIsWhatIsCalled(t *testing.T) {
 	}
 }
 
-// everything is what a policy of ours could allow, tags at a creation excepted, which EC2
-// refuses with that.
+// everything is what a policy of ours could allow. Without CreateTags, EC2 refuses a creation that has tags.
 var everything = []string{
 	"AssignIpv6Addresses", "AssignPrivateIpAddresses", "AttachNetworkInterface", "CreateNetworkInterface",
 	"DeleteNetworkInterface",
@@ -166,8 +165,8 @@ func readConfig(t *testing.T, conflist string) lease.Config {
 	return list.Plugins[0]
 }
 
-// live fills the node with pods, ends all except one, and then that. Collections release meanwhile what no pod uses. In
-// the end an operator takes away the ENIs that are left.
+// live fills the node with pods, ends all except one, and then that one. Meanwhile, collections release what no pod
+// uses. At the end, an operator takes away the remaining ENIs.
 func (l *life) live() {
 	if len(l.config.Permissions) > 0 {
 		l.request()
@@ -254,9 +253,9 @@ func (l *life) collectLeaks() {
 	runTool(l, "eni-gc", "--state", sightings)
 }
 
-// called are the actions that EC2 has let the node do. Where it may do nothing, it asks for
-// its ENIs' tags all the same, and does without. Tags at a creation need a permission of
-// their own (EC2 user guide, "Grant permission to tag Amazon EC2 resources during creation").
+// called returns the actions that EC2 has let the node do. A node that may do nothing still asks for its ENIs' tags,
+// and goes on without them. Tags for a new ENI need a permission of their own (EC2 user guide, "Grant permission to tag
+// Amazon EC2 resources during creation").
 func (l *life) called() []string {
 	actions := map[string]bool{}
 	for _, c := range l.EC2.Calls() {

@@ -108,9 +108,9 @@ func (s site) files() map[string]string {
 	return all
 }
 
-// TestInstallKillEverywhere kills an upgrade and a removal after each system call that may leave something. What
-// runtimes read is then whole, of one release or the other, and a new conflist has the new programs. The next run does
-// what is left.
+// TestInstallKillEverywhere kills an upgrade and a removal after each system call that may leave something. Each file
+// that runtimes read is then whole, of one release or the other. A new conflist has the new programs. The next run does
+// the remaining work.
 func TestInstallKillEverywhere(t *testing.T) {
 	nltest.Need(t, "root")
 	before, after := newSite(t, "1"), newSite(t, "2")
@@ -206,7 +206,7 @@ func (s site) whole(before, after map[string]string) {
 }
 
 // TestInstallDuringADDs installs releases in turn, two at once, while a runtime starts the plugin again and again. Each
-// start works, and is of a whole release.
+// start is of a whole release, and works.
 func TestInstallDuringADDs(t *testing.T) {
 	nltest.Need(t, "root")
 	s := newSite(t, "1")

@@ -14,9 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestPermissionsOfModel: the actions that the random histories of package ipam may call are
-// those of the policy that is printed for the same configuration. Tags at a creation need a
-// permission of their own, and are no call.
+// TestPermissionsOfModel: for the same configuration, the random histories of package ipam call only actions of the
+// printed policy. Tags for a new ENI need a permission of their own, but are no call.
 func TestPermissionsOfModel(t *testing.T) {
 	b, err := os.ReadFile("../ipam/testdata/permissions.json")
 	if err != nil {

@@ -344,8 +344,8 @@ func contents(t *testing.T, file string) string {
 	}
 }
 
-// TestSupportBundle makes a bundle of a sick node. Of the secrets that were planted, none is in the bundle, nor in what
-// is made of it. The checks on its data find what they find on the node.
+// TestSupportBundle makes a bundle of a sick node. None of the planted secrets is in the bundle, nor in what is made of
+// it. The checks on the bundle's data find the same faults as on the node.
 func TestSupportBundle(t *testing.T) {
 	n := newSickNode(t)
 	file := filepath.Join(n.dir, "bundle.tar.gz")

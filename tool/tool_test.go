@@ -154,7 +154,7 @@ func (t inTurn) Run(name string, f func(testscript.T)) {
 	t.T.Run(name, func(t *testing.T) { f(inTurn{t}) })
 }
 
-// vpc is that in which the original's output was recorded.
+// vpc is the VPC in which the output of the original tool was recorded.
 func vpc() ec2sim.Config {
 	c := ec2sim.World(`
 		vpc-1       10.0.0.0/16 100.64.0.0/16 2001:db8:1::/56
@@ -289,7 +289,7 @@ func intents(ts *testscript.TestScript, _ bool, args []string) {
 	})
 }
 
-// rebuilt says that the registry is yet to be compared with EC2.
+// rebuilt makes the registry one that the node has rebuilt and not yet compared with EC2.
 func rebuilt(ts *testscript.TestScript, _ bool, _ []string) {
 	on(ts).Edit(func(s *registry.State) {
 		clear(s.Intents)

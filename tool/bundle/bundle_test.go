@@ -73,7 +73,7 @@ func noise(t *testing.T, size int) string {
 	return base64.StdEncoding.EncodeToString(b)
 }
 
-// TestSize wants a bundle to have room for all shares, and what is too large to be cut, and to say so.
+// TestSize: a bundle has room for all shares. A source that is too large is cut, and the manifest says so.
 func TestSize(t *testing.T) {
 	m := Manifest{Format: 1}
 	files := map[string][]byte{}
@@ -107,8 +107,7 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// TestKernelFirst wants the kernel to be read before the registry. A pod that starts meanwhile then has a lease, and
-// its veth is no leftover.
+// TestKernelFirst: the kernel is read before the registry, so that the veth of a pod that starts meanwhile has a lease.
 func TestKernelFirst(t *testing.T) {
 	at := func(name string) int {
 		return slices.IndexFunc(readings, func(r reading) bool { return r.name == name })
@@ -118,7 +117,7 @@ func TestKernelFirst(t *testing.T) {
 	}
 }
 
-// TestCut wants each value that can be cut to end with something that has room.
+// TestCut: each value that can be cut becomes small enough.
 func TestCut(t *testing.T) {
 	s := &registry.State{}
 	for a := netip.MustParseAddr("10.0.0.1"); a.Less(netip.MustParseAddr("10.0.3.0")); a = a.Next() {

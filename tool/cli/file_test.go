@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestWriteFile writes to names that a person may give. What is no regular file stays, and so does a symlink. A regular
-// file is replaced: a process that has opened the old file sees the old text.
+// TestWriteFile writes to names that a person may give. Symlinks, devices and pipes stay. A regular file is replaced: a
+// process that has opened the old file sees the old text.
 func TestWriteFile(t *testing.T) {
 	at := func(name string) string { return filepath.Join(t.TempDir(), name) }
 	link := func(to string) string {
@@ -56,7 +56,7 @@ func TestWriteFile(t *testing.T) {
 	}
 }
 
-// beside returns a symlink to a relative path. Its directory has the file, and sub: a symlink to a directory whose
+// beside returns a symlink to a relative path. Its directory has the file, and a symlink named sub to a directory whose
 // parent also has a file.
 func beside(t *testing.T, to string) string {
 	dir, other := t.TempDir(), t.TempDir()

@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestWorking wants the last line of a screen to tell what is done and for how long, other
-// lines to take its place, nothing to be left of it, and nothing at all of it in a log.
+// TestWorking: the last line of a screen says what is done and for how long. Other lines replace it, and nothing of it
+// stays. In a log, there is no such line.
 func TestWorking(t *testing.T) {
 	line := erase + Name + ": detach eni-1: "
 	for _, test := range []struct {

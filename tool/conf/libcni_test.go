@@ -85,7 +85,7 @@ func (g generator) list() string {
 	}, "name cniVersion plugins")
 }
 
-// TestWhatLibcniRefuses: what the parser of the runtimes refuses has a mistake, of as many generated lists.
+// TestWhatLibcniRefuses generates lists. If libcni's parser refuses a list, validate must find a mistake in it.
 func TestWhatLibcniRefuses(t *testing.T) {
 	g := generator{rand.New(rand.NewPCG(1, 2))}
 	refused, right := 0, 0

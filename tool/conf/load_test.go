@@ -36,7 +36,7 @@ func written(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// TestWherever: each reader finds a network of ours in whatever file a runtime or Multus takes it from.
+// TestWherever: each method finds a network of ours in every kind of file from which a runtime or Multus takes it.
 func TestWherever(t *testing.T) {
 	list := `{"cniVersion": "1.0.0", "name": "pods", "plugins": [` + onePlugin + `]}`
 	for name, files := range map[string]map[string]string{
@@ -85,7 +85,7 @@ func TestWherever(t *testing.T) {
 	}
 }
 
-// TestMultusCopies: Multus has a copy of the list that it took from another file. That is no second network.
+// TestMultusCopies: the copy that Multus has of a list is no second network.
 func TestMultusCopies(t *testing.T) {
 	list := `{"cniVersion": "1.0.0", "name": "pods", "plugins": [` + onePlugin + `]}`
 	dir := written(t, map[string]string{"00-multus.conf": `{"name": "m", "type": "multus", "delegates": [` + list +
@@ -167,8 +167,8 @@ func TestDropIns(t *testing.T) {
 	}
 }
 
-// TestMistake: a network with a mistake is left out, the others count, and the error names it. What Load cannot parse
-// counts only if no network is ours. What the missing one could change is not answered.
+// TestMistake: a network with a mistake is left out, and the error names it. A file that Load cannot parse counts only
+// if no network is ours. Whole gives no answer without all networks.
 func TestMistake(t *testing.T) {
 	list := func(name string) string {
 		plugin := strings.Replace(onePlugin, `"name": "pods"`, `"name": "`+name+`"`, 1)

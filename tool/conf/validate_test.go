@@ -30,8 +30,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestAllIsThree wants the plugin that is all three to have their mistakes: of each key, what
-// the one says whose key it is, and once.
+// TestAllIsThree: validate reports the mistakes of the three plugins also for the plugin that does the work of all
+// three. It reports each mistake once.
 func TestAllIsThree(t *testing.T) {
 	const list = `{"name": "a", "cniVersion": "1.0.0", "plugins": [%s]}`
 	right := map[string]string{
@@ -73,7 +73,7 @@ func said(found []Mistake) (all []string) {
 	return all
 }
 
-// TestFindConfig wants what ipam is told in the examples, in whichever plugin it stands.
+// TestFindConfig: Load finds ipam's configuration in the examples, whichever plugin has it.
 func TestFindConfig(t *testing.T) {
 	for _, file := range []string{"10-cni-ipvlan-vpc-k8s", "three-plugins", "original", "pools"} {
 		all, err := Load("../../conflist-examples/" + file + ".conflist").All()
@@ -87,8 +87,8 @@ func TestFindConfig(t *testing.T) {
 	}
 }
 
-// TestValidateAnything wants a mistake to be found in what is no configuration, however
-// little it looks like one, and to be said in the words of the file.
+// TestValidateAnything: validate finds a mistake in any text that is no configuration, and reports it in the words of
+// the file.
 func TestValidateAnything(t *testing.T) {
 	for _, text := range []string{
 		``, `null`, `5`, `[]`, `{}`, `{"plugins": {}}`, `{"plugins": [1, null, {"type": 2}, {}]}`,

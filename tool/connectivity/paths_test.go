@@ -86,8 +86,8 @@ func TestServiceFamily(t *testing.T) {
 	}
 }
 
-// TestBoth: a server answers a small call, and then accepts no connection, or ends each without an answer. Only in the
-// second case, large packets may be lost.
+// TestBoth: after a small call, a server accepts no connection, or ends each without an answer. Only in the second case
+// may large packets be lost.
 func TestBoth(t *testing.T) {
 	n, _ := nltest.NS(t, "node")
 	nltest.Shell(t, n, "ip link set lo up")

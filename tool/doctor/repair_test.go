@@ -133,7 +133,7 @@ func (d *dual) result() (n conf.Network, added *types100.Result) {
 	return networks[0], added
 }
 
-// add is the ADD of the pod, as far as it is the last plugin's.
+// add does the last plugin's part of the pod's ADD.
 func (d *dual) add() error {
 	n, added := d.result()
 	final, err := ptp.Commands().Add(d.t.Context(), &plugin.Request[ptp.Config]{
@@ -144,14 +144,14 @@ func (d *dual) add() error {
 	return err
 }
 
-// del is the DEL of the pod, as far as it is the last plugin's.
+// del does the last plugin's part of the pod's DEL.
 func (d *dual) del() error {
 	n, added := d.result()
 	return ptp.Commands().Del(d.t.Context(), &plugin.Request[ptp.Config]{
 		Network: d.owner.Network, Attachment: d.owner.Attachment, NetNS: d.owner.NetNS, Config: n.Pair, Prev: added})
 }
 
-// tell writes what a runtime keeps of the ADD.
+// tell writes the file that a runtime keeps after the ADD.
 func (d *dual) tell(more map[string]any) {
 	config, err := os.ReadFile(d.conflist)
 	want(d.t, err)
@@ -184,7 +184,7 @@ func (d *dual) repair() (did []string, err error) {
 	return did, err
 }
 
-// sources are how a pod is known of which the node has lost something.
+// sources make a pod known to repair, each in another way.
 var sources = map[string]func(*dual){
 	"told, and young":          func(d *dual) { d.tell(nil) },
 	"told, without a registry": func(d *dual) { d.tell(nil); want(d.t, os.RemoveAll(registry.Dir())) },
@@ -195,8 +195,8 @@ var sources = map[string]func(*dual){
 	},
 }
 
-// TestRepairPods takes from the node what belongs to a running pod, as other programs and the kernel do. doctor and
-// repair find it, by each of the sources that know the pod, and each puts all of it back.
+// TestRepairPods takes from the node what belongs to a running pod, as other programs and the kernel do. By each of the
+// sources that know the pod, doctor and repair find what is lost, and each of them puts all of it back.
 func TestRepairPods(t *testing.T) {
 	const veth = "$VETH"
 	losses := map[string]struct{ lose, means string }{
@@ -287,9 +287,9 @@ func TestRepairRouted(t *testing.T) {
 	}
 }
 
-// TestRepairRoutedShared: the configuration has changed since the ADD of a routed pod, and another pod has come. The
-// node loses objects that both pods share. repair puts them back as the ADD of the younger pod has made them. The
-// sender of ARP requests is the ENI's primary address again, although the runtime does not keep this address.
+// TestRepairRoutedShared: after the ADD of a routed pod, the configuration has changed, and another pod has come. The
+// node loses objects that both pods share. repair puts them back as the ADD of the younger pod has made them. ARP
+// requests again have the ENI's primary address as their sender, although the runtime does not keep this address.
 func TestRepairRoutedShared(t *testing.T) {
 	for _, lose := range []string{"nft delete table arp cni_ipvlan_vpc_k8s._ask.ens6", "nft flush ruleset",
 		"ip route flush proto 72 table all; ip -6 route flush proto 72 table all"} {
@@ -454,7 +454,8 @@ func TestRepairNotInPod(t *testing.T) {
 	}
 }
 
-// TestRepairOthers: the runtime tells of a pod whose address another one has by now. repair puts back no way to it.
+// TestRepairOthers: the runtime keeps the file of a pod whose address another pod has by now. repair puts back no route
+// to the first pod.
 func TestRepairOthers(t *testing.T) {
 	d := newDual(t, "")
 	d.tell(nil)
@@ -471,7 +472,7 @@ func TestRepairOthers(t *testing.T) {
 	}
 }
 
-// TestRepairMeanwhile: a pod starts while doctor and repair compare the others, and has no route yet. Its lease is
+// TestRepairMeanwhile: while doctor and repair compare other pods, a pod starts, and has no route yet. Its lease is
 // newer than the registry that they have read.
 func TestRepairMeanwhile(t *testing.T) {
 	d := newDual(t, "")
@@ -540,8 +541,8 @@ func TestRepairPair(t *testing.T) {
 	}
 }
 
-// TestRepairLimits: the pod has a limit of its bandwidth. Only the runtime knows it, and the repaired pair has it
-// again. A kernel that has no limits shows by its refusal that it was asked for one.
+// TestRepairLimits: the pod has a limit of its bandwidth, which only the runtime knows. The repaired pair has the limit
+// again. On a kernel without limits, the kernel's refusal shows that repair has set one.
 func TestRepairLimits(t *testing.T) {
 	d := newDual(t, "")
 	pod, _ := d.running()
@@ -633,8 +634,9 @@ func want(t *testing.T, err error) {
 	}
 }
 
-// TestRepairGuard: a program has deleted what keeps pods from sending to the node as if from the VPC. doctor finds
-// that, also that the node believes routers on the link of a secondary ENI, and repair puts the guard back.
+// TestRepairGuard: a program has deleted the guard that keeps pods from sending packets directly to the node. doctor
+// finds this, and repair puts the guard back. doctor also finds that the node accepts router advertisements on the link
+// of a secondary ENI.
 func TestRepairGuard(t *testing.T) {
 	d := newDual(t, "")
 	other, _ := nltest.NS(t, "vpc")

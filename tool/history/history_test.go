@@ -20,9 +20,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestShipped: logs of several nodes, as shippers deliver them: lines twice, in another order, cut, in files that are
-// damaged. Each answer is right, or unknown. Without a loss, no answer is unknown, unless the clock was set and the
-// order is lost.
+// TestShipped reads logs of several nodes as programs deliver them: with repeated, reordered and cut lines, and damaged
+// files. Each answer is right or unknown. Without a loss, an answer is unknown only if the clock was set and the order
+// of the lines is lost.
 func TestShipped(t *testing.T) {
 	histories, questions := 10*len(shippers), 100
 	type count struct{ right, unknown int }
@@ -305,7 +305,7 @@ func (w *past) question() (netip.Addr, time.Time, string) {
 	}
 }
 
-// logged is when all nodes had a log.
+// logged returns the time from which all nodes had a log.
 func (w *past) logged() time.Time { return w.begun.Add(skew) }
 
 func (w *past) about(a netip.Addr) (text string) {
@@ -395,7 +395,7 @@ var shippers = []shipper{
 	}},
 }
 
-// whole are the lines without those that a kill has cut.
+// whole returns the lines that no kill has cut.
 func whole(lines []string) []string {
 	return slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return !strings.HasSuffix(l, "}") })
 }
@@ -458,7 +458,7 @@ func (w *past) cut(dir string, least int, again bool) {
 	})
 }
 
-// FuzzRead wants lines that come twice to say what they say once, and leases that end after they begin.
+// FuzzRead: repeated lines change nothing, and leases end after they begin.
 func FuzzRead(f *testing.F) {
 	w := newPast(1)
 	w.play()

@@ -101,8 +101,8 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestKeepOfOlderRelease: an earlier release has not written what it installed. Then install does not know what others
-// have added, and all of it stays.
+// TestKeepOfOlderRelease: an earlier release has not recorded which plugins it installed, so install keeps all plugins
+// of other projects.
 func TestKeepOfOlderRelease(t *testing.T) {
 	c := &Conflist{"10-pods.conflist", listOf(conf.TypeAll)}
 	for has, want := range map[string][]string{

@@ -53,8 +53,8 @@ func TestMain(m *testing.M) {
 	os.Exit(nltest.Guard{M: m}.Run())
 }
 
-// egresses are configurations of one egress: the second has no destination of the first as it was, but most of its
-// addresses. The third has a gateway of the other family, too. The fifth has only that.
+// egresses are configurations of one egress. The second has no destination of the first unchanged, but most of its
+// addresses. The third also has a gateway of the other family, and the fifth has only this gateway.
 var egresses = map[string]string{
 	"first": `"gateways": ["172.20.0.77"],
 		"destinations": ["203.0.113.0/24", "198.51.100.0/24", "10.8.0.0/13", "192.0.2.0/25"],
@@ -146,7 +146,7 @@ func (n *node) configure(name string) {
 		"egress": {"partner": {%s, %q: ["default"], "selectable": ["shop"]}}}]}`, egresses[name], n.role), 0o600))
 }
 
-// request is the pod's, by the configuration of now.
+// request returns the pod's request by the present configuration.
 func (n *node) request() *plugin.Request[egress.Config] {
 	n.Helper()
 	all, err := conf.Load(n.config).Egress()
@@ -167,7 +167,7 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// add is the ADD of the pod. The runtime then keeps what it has told.
+// add does the ADD of the pod, and then writes the file that the runtime keeps.
 func (n *node) add() {
 	n.Helper()
 	r := n.request()
@@ -241,7 +241,7 @@ func (n *node) ways() map[string]string {
 	return all
 }
 
-// made is the pod as an ADD by a configuration makes it: its ways, and all of it.
+// made returns the pod as an ADD by a configuration makes it: its ways, and the dump of all its objects.
 func (n *node) made(name string) (ways map[string]string, dump string) {
 	n.Helper()
 	n.start()
@@ -250,7 +250,7 @@ func (n *node) made(name string) (ways map[string]string, dump string) {
 	return n.ways(), n.dump()
 }
 
-// dump is what the pod has. The routes that spare what the pod itself has routes to are of no interest within others.
+// dump returns the objects of the pod, without the throw routes to the pod's own subnets.
 func (n *node) dump() (lines string) {
 	n.Helper()
 	for line := range strings.Lines(nltest.Dump(n.T, n.pod)) {
@@ -261,7 +261,7 @@ func (n *node) dump() (lines string) {
 	return lines + n.sysctls()
 }
 
-// sysctls are those of the families that have a tunnel: those of a family without one have no effect.
+// sysctls returns the sysctls of the families that have a tunnel. Those of other families have no effect.
 func (n *node) sysctls() (lines string) {
 	n.Helper()
 	for _, family := range []struct{ link, dir, keys string }{
@@ -354,8 +354,8 @@ func (n *node) run(tr *trace.Trace) (status syscall.WaitStatus) {
 	return status
 }
 
-// TestRenewalRefused: what no repair may change stays, and is named. A pod of which nothing is known, or that has
-// ended, is left alone.
+// TestRenewalRefused: repair names what it may not change, and leaves it. It also leaves a pod that has ended, or of
+// which nothing is known.
 func TestRenewalRefused(t *testing.T) {
 	n := newNode(t, "namespaces")
 	n.made("first")

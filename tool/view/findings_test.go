@@ -13,9 +13,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestLagOfEC2 compares a registry with an EC2 that does not show what the registry has. If EC2 has just assigned or
-// attached it, EC2 may lag: no finding may tell an operator to delete a pod. An old lease or a time since when the
-// address is free proves that EC2 assigned the address long ago.
+// TestLagOfEC2 compares a registry with an EC2 that lacks an address or an ENI of the registry. If EC2 has just
+// assigned or attached it, EC2 may lag, and no finding may tell an operator to delete a pod. An old lease, or an old
+// time since when the address is free, proves that EC2 does not lag.
 func TestLagOfEC2(t *testing.T) {
 	now := time.Now()
 	fresh, old := now.Add(-2*time.Second), now.Add(-time.Hour)
