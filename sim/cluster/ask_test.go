@@ -18,8 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// httpFrom returns an HTTP client whose connections begin in a network namespace. Each request has a connection of its
-// own.
+// httpFrom returns an HTTP client in a network namespace, with a new connection for each request.
 func httpFrom(ns *nl.NS, patience time.Duration) *http.Client {
 	dial := func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
 		if e := ns.Do(func() error {
@@ -33,7 +32,6 @@ func httpFrom(ns *nl.NS, patience time.Duration) *http.Client {
 	return &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}, Timeout: patience}
 }
 
-// get returns what a URL answers to a call from a namespace.
 func get(from *nl.NS, url string) (string, error) { return getWithin(from, url, 10*time.Second) }
 
 func getWithin(from *nl.NS, url string, patience time.Duration) (string, error) {
@@ -49,10 +47,9 @@ func getWithin(from *nl.NS, url string, patience time.Duration) (string, error) 
 	return string(b), err
 }
 
-// port is where agnhost's netexec answers, by HTTP and UDP.
+// port is the HTTP and UDP port of agnhost's netexec.
 const port = 8080
 
-// netexec is the URL of a path that netexec serves at an address.
 func netexec(a netip.Addr, path string, query ...string) string {
 	v := url.Values{}
 	for i := 0; i < len(query); i += 2 {
@@ -61,7 +58,7 @@ func netexec(a netip.Addr, path string, query ...string) string {
 	return fmt.Sprintf("http://%s/%s?%s", netip.AddrPortFrom(a, port), path, v.Encode())
 }
 
-// call lets a pod call an address, by http or udp, and returns the address that the other end saw.
+// call makes a pod call an address by http or udp, and returns the address that the other end saw.
 func (w *world) call(from pod, protocol string, to netip.AddrPort) (seen netip.Addr, err error) {
 	answer, err := w.dial(from, protocol, to, "clientip")
 	if err != nil {
@@ -71,7 +68,7 @@ func (w *world) call(from pod, protocol string, to netip.AddrPort) (seen netip.A
 	return a.Addr().Unmap(), err
 }
 
-// dial lets a pod send a request to a netexec, and returns the answer.
+// dial makes a pod send a request to a netexec, and returns the answer.
 func (w *world) dial(from pod, protocol string, to netip.AddrPort, request string) (string, error) {
 	body, err := get(w.Master.NS, netexec(from.addr, "dial", "host", to.Addr().String(), "port", fmt.Sprint(to.Port()),
 		"protocol", protocol, "request", request, "tries", "1"))
@@ -88,7 +85,6 @@ func (w *world) dial(from pod, protocol string, to netip.AddrPort, request strin
 	return answer.Responses[0], nil
 }
 
-// sh runs a command of a shell in a pod.
 func (w *world) sh(in pod, command string) (string, error) {
 	body, err := get(w.Master.NS, netexec(in.addr, "shell", "cmd", command))
 	if err != nil {

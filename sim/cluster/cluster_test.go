@@ -21,8 +21,8 @@ var (
 	file  = flag.String("table", "", "`file` for the table of results")
 )
 
-// A scenario is what a user of a cluster does. The short ones run in each test of the repository, all by make
-// test-cluster.
+// A scenario is what a user of a cluster does. Each test of the repository runs the short ones, and make test-cluster
+// runs all.
 type scenario struct {
 	name  string
 	short bool
@@ -68,7 +68,7 @@ var scenarios = []scenario{
 	{"as before", true, (*world).theEnd}, // the last: it looks for what all others have left
 }
 
-// TestCluster runs the scenarios in one cluster, one after the other. Each removes what it has made.
+// TestCluster runs the scenarios in one cluster, one after the other.
 func TestCluster(t *testing.T) {
 	w := start(t)
 	for _, s := range scenarios {

@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// dualStack checks two nodes whose pods have an address of each family, one with prefixes for IPv4. The pods reach each
-// other and a Service by both.
+// dualStack checks two nodes whose pods have both families. One node has IPv4 prefixes. The pods reach each other and a
+// Service by both families.
 func (w *world) dualStack(t *testing.T) {
 	keys := object{"ipFamilies": []string{"IPv4", "IPv6"}, "hostCidrs": []string{"fd00:20::/112"}}
 	single := w.join(t, "single", cluster.NodeOptions{Conflist: edited(t, "dual-stack", keys), IPv6: 1})
@@ -50,7 +50,7 @@ func (w *world) clusterIPs(t *testing.T, name string) []netip.Addr {
 	return s.Spec.ClusterIPs
 }
 
-// within checks that an address is of a prefix that an ENI of a node has.
+// within checks that an address is in a prefix of an ENI of the node.
 func within(t *testing.T, n *cluster.Node, a netip.Addr, of func(ec2sim.ENI) []netip.Prefix) {
 	t.Helper()
 	var all []netip.Prefix

@@ -16,15 +16,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// gateway is the ClusterIP of the routers' Service, and their namespace, as the conflist names them.
+// The ClusterIP of the routers' Service, and the namespace of the routers, as in the conflist.
 const (
 	gateway = "172.20.0.77"
 	routing = "egress"
 )
 
-// egress checks clients that reach a host of a peered VPC by routers, while routers are added, drained, killed and
-// deleted. The host sees the router's address. kube-proxy chooses the router. The routers are what cni-tool egress
-// prints for kubectl apply. The host becomes a destination while a client and the routers run.
+// egress checks clients that reach a host of a peered VPC by routers. Meanwhile routers are added, drained, killed and
+// deleted. The host sees the address of the router that kube-proxy chooses. The routers are from cni-tool egress. The
+// host becomes a destination while a client and the routers run.
 func (w *world) egress(t *testing.T) {
 	to := w.partner(t)
 	w.destinations(t, "198.51.100.0/24")
@@ -78,7 +78,7 @@ func (w *world) destinations(t *testing.T, all ...string) {
 	})
 }
 
-// routers applies what cni-tool egress prints, with the image that is here. The API server refuses unknown fields.
+// routers applies the output of cni-tool egress, with the image that is here. The API server refuses unknown fields.
 func (w *world) routers(t *testing.T) {
 	t.Helper()
 	manifest, err := w.Nodes[0].Run(t.Context(), tool, "egress", "--manifest", "partner", "--image", cluster.Pause)
@@ -94,13 +94,12 @@ func client(name string) object {
 	return c
 }
 
-// partner lets the host of the peered VPC answer each caller with the address that it sees.
+// partner makes the host of the peered VPC answer each caller with the caller's address.
 func (w *world) partner(t *testing.T) netip.AddrPort {
 	t.Helper()
 	return w.listen(t, func(rw http.ResponseWriter, r *http.Request) { fmt.Fprint(rw, r.RemoteAddr) })
 }
 
-// listen lets the host of the peered VPC serve HTTP until the end of the test.
 func (w *world) listen(t *testing.T, serve http.HandlerFunc) netip.AddrPort {
 	t.Helper()
 	var l net.Listener
@@ -114,7 +113,6 @@ func (w *world) listen(t *testing.T, serve http.HandlerFunc) netip.AddrPort {
 	return netip.AddrPortFrom(w.Peer.Addr(), port)
 }
 
-// reconfigure adds keys to the conflist of the first two nodes until the end of the test.
 func (w *world) reconfigure(t *testing.T, keys object) {
 	t.Helper()
 	for _, n := range w.Nodes[:2] {
@@ -130,7 +128,7 @@ type egressing struct {
 	via map[string]netip.Addr // the router of a client, by its name
 }
 
-// routersAre waits until there are so many routers, and returns their addresses by their names.
+// routersAre waits until there are n routers, and returns their addresses by name.
 func (e *egressing) routersAre(t *testing.T, n int) map[string]netip.Addr {
 	t.Helper()
 	all := map[string]netip.Addr{}
@@ -164,7 +162,8 @@ func (e *egressing) routersAre(t *testing.T, n int) map[string]netip.Addr {
 	return all
 }
 
-// clients are pods on node1 that ask for the egress: so many that two routers have some. kube-proxy chooses by chance.
+// clients are pods on node1 that ask for the egress. There are enough for two routers, although kube-proxy chooses by
+// chance.
 func (e *egressing) clients(t *testing.T) (all []pod) {
 	t.Helper()
 	const most = 12
@@ -192,7 +191,7 @@ func (e *egressing) used() []netip.Addr {
 	return all
 }
 
-// stay checks that each client's connections are by its router.
+// stay checks that each client keeps its router.
 func (e *egressing) stay(t *testing.T, clients []pod) {
 	t.Helper()
 	for range 5 {
@@ -204,7 +203,7 @@ func (e *egressing) stay(t *testing.T, clients []pod) {
 	}
 }
 
-// lose ends the router of the first client. Its clients move to others. The other routers' clients lose no call.
+// lose ends the router of the first client. Its clients move to other routers. All other clients lose no call.
 func (e *egressing) lose(t *testing.T, clients []pod, end func(router string)) {
 	t.Helper()
 	gone, of := e.via[clients[0].name], ""
@@ -226,7 +225,7 @@ func (e *egressing) lose(t *testing.T, clients []pod, end func(router string)) {
 	e.stay(t, clients)
 }
 
-// callersBut are the clients of all routers except one, which call the partner all the time.
+// callersBut makes the clients of all routers except one call the partner all the time.
 func (e *egressing) callersBut(t *testing.T, clients []pod, router netip.Addr) (all []*caller) {
 	t.Helper()
 	for _, c := range clients {
@@ -237,7 +236,7 @@ func (e *egressing) callersBut(t *testing.T, clients []pod, router netip.Addr) (
 	return all
 }
 
-// moved waits until the clients of routers that are gone have others.
+// moved waits until no client uses a router that is gone.
 func (e *egressing) moved(t *testing.T, clients []pod, gone func(netip.Addr) bool) {
 	t.Helper()
 	for _, c := range clients {

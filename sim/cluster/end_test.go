@@ -25,7 +25,7 @@ import (
 
 const tool = "cni-ipvlan-vpc-k8s-tool"
 
-// A nodeState is what all that have a part in it say of a node at one time.
+// A nodeState has the state of a node in each source, at one time.
 type nodeState struct {
 	registry  *registry.State
 	pods      map[string][]netip.Addr // in the API, by NAMESPACE/NAME; only those with a network of their own
@@ -40,7 +40,7 @@ type nodeState struct {
 // A link is a link of ip(8).
 type link struct{ Ifname, Address, Ifalias string }
 
-// remember keeps what the nodes have after the start of the cluster. CoreDNS runs on both by then.
+// remember keeps the state of the nodes after the start of the cluster, when CoreDNS runs on both.
 func (w *world) remember(t *testing.T) *world {
 	t.Helper()
 	w.rolledOut(t, "coredns", "--namespace=kube-system")
@@ -53,7 +53,6 @@ func (w *world) remember(t *testing.T) *world {
 	return w
 }
 
-// state reads the state of a node.
 func (w *world) state(ctx context.Context, n *cluster.Node) (s *nodeState, err error) {
 	s = &nodeState{}
 	for _, read := range []func() error{
@@ -77,7 +76,6 @@ func (w *world) state(ctx context.Context, n *cluster.Node) (s *nodeState, err e
 	return s, err
 }
 
-// leases is the registry of a node.
 func leases(n *cluster.Node) (*registry.State, error) {
 	r, err := registry.Open(n.File(state))
 	if err != nil {
@@ -119,7 +117,6 @@ func (w *world) podsOf(ctx context.Context, node string) (map[string][]netip.Add
 	return pods, nil
 }
 
-// running returns the containers of a node that have a process.
 func running(ctx context.Context, n *cluster.Node) ([]string, error) {
 	out, err := n.Run(ctx, "ctr", "--address=/run/containerd/containerd.sock", "--namespace=k8s.io", "tasks", "ls")
 	var ids []string
@@ -147,7 +144,7 @@ func links(ctx context.Context, n *cluster.Node) (all []link, err error) {
 	return all, json.Unmarshal([]byte(out), &all)
 }
 
-// known are the names of links that belong to an ENI of EC2, or to a pod whose sandbox runs and has a lease.
+// known are the names of links that belong to an ENI, or to a pod with a sandbox and a lease.
 func (s *nodeState) known() []string {
 	var names []string
 	for _, l := range s.links {
@@ -162,8 +159,8 @@ func (s *nodeState) isENI(l link) bool {
 	return slices.ContainsFunc(s.enis, func(e ec2sim.ENI) bool { return e.MAC == l.Address && e.Index > 0 })
 }
 
-// isPod reports whether a link is the node's end of a veth pair of a pod that runs. Its alias says whose it is:
-// PLUGIN NETWORK CONTAINER INTERFACE NAMESPACE/NAME.
+// isPod reports whether a link is the node's end of a running pod's pair. Its alias is PLUGIN NETWORK CONTAINER
+// INTERFACE NAMESPACE/NAME.
 func (s *nodeState) isPod(l link) bool {
 	alias := strings.Fields(l.Ifalias)
 	for _, lease := range s.registry.Leases.All() {
@@ -176,7 +173,7 @@ func (s *nodeState) isPod(l link) bool {
 
 func podOf(l registry.Lease) string { return l.PodNamespace + "/" + l.PodName }
 
-// kernel returns what the kernel has of a node, without what names a known link.
+// kernel returns the kernel objects of a node, except those that name a known link.
 func kernel(ctx context.Context, n *cluster.Node, known []string) (lines []string, err error) {
 	for _, look := range []string{
 		"ip -o link", "ip -o address", "ip rule", "ip -6 rule", "ip route show table all", "ip -6 route show table all",
@@ -197,21 +194,19 @@ func kernel(ctx context.Context, n *cluster.Node, known []string) (lines []strin
 	return lines, nil
 }
 
-// index is the number of a link in ip -o. The preference of a rule has a tabulator behind it.
+// index is the number of a link in ip -o. The preference of a rule ends with a tab.
 var index = regexp.MustCompile(`^\d+: `)
 
-// vethRule is the rule that all pods with a veth of a node share. It stays until the node has no pods.
+// vethRule is a rule that all routed pods of a node share. It stays until the node has no pods.
 var vethRule = regexp.MustCompile(`^1014:\s.* lookup 2147483720\b`)
 
-// names reports whether a line names one of the links.
 func names(line string, links []string) bool {
 	words := strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune(" \t:@\\\"", r) })
 	return slices.ContainsFunc(words, func(w string) bool { return slices.Contains(links, w) })
 }
 
-// asBefore returns an error for each thing on a node that is there for a pod that is gone, or that has been lost since
-// the start. What may differ are the ENIs of pods, and which of them have free addresses: growth and collections change
-// that.
+// asBefore returns an error for each leftover of a pod, and for each loss since the start. It allows other ENIs of
+// pods, and other free addresses, because of growth and collections.
 func (w *world) asBefore(ctx context.Context, n *cluster.Node) error {
 	s, err := w.state(ctx, n)
 	if err != nil {
@@ -228,7 +223,7 @@ func (w *world) asBefore(ctx context.Context, n *cluster.Node) error {
 	return err
 }
 
-// leasesOfPods compares leases with the pods of the API, both ways, and with the sandboxes.
+// leasesOfPods compares leases with the pods of the API and with the sandboxes.
 func (s *nodeState) leasesOfPods() error {
 	var errs []error
 	lacks := maps.Clone(s.pods)
@@ -253,7 +248,6 @@ func (s *nodeState) leasesOfPods() error {
 	return errors.Join(errs...)
 }
 
-// namespacesOfPods compares /run/netns with leases.
 func (s *nodeState) namespacesOfPods() error {
 	var want []string
 	for _, l := range s.registry.Leases.All() {
@@ -273,8 +267,8 @@ func (s *nodeState) linksOfENIs() error {
 	return errors.Join(errs...)
 }
 
-// addressesOfENIs compares the registry's addresses with those that EC2 has given to ENIs for pods, both ways. EC2 does
-// not list the addresses of a prefix.
+// addressesOfENIs compares the registry's addresses with those of the ENIs for pods in EC2. EC2 does not list the
+// addresses of a prefix.
 func (s *nodeState) addressesOfENIs() error {
 	var ec2, ours []string
 	var prefixes []netip.Prefix
@@ -297,8 +291,8 @@ func (s *nodeState) addressesOfENIs() error {
 	return differ("the registry, compared with EC2,", ec2, ours)
 }
 
-// settled checks that no work is open. Of a creation whose process was killed, a note remains for 15 minutes after its
-// ENI was found: so long EC2 may show another one. It names no subnet, and no process repeats it.
+// settled checks that no work is open, except the note of a killed creation. It remains for 15 minutes after the ENI
+// was found, because EC2 may show another ENI. It names no subnet, and no process repeats it.
 func (s *nodeState) settled() error {
 	var errs []error
 	for _, i := range s.registry.Intents {
@@ -312,14 +306,14 @@ func (s *nodeState) settled() error {
 	return errors.Join(errs...)
 }
 
-// agrees lets the tool compare registry, kernel, metadata and EC2, and look for leftovers.
+// agrees makes the tool compare registry, kernel, metadata and EC2, and look for leftovers.
 func agrees(ctx context.Context, n *cluster.Node) error {
 	_, err := n.Run(ctx, tool, "status", "--diff")
 	_, err2 := n.Run(ctx, tool, "doctor", "--check=addresses,leftovers,answers,state,refusals,agreement")
 	return errors.Join(err, err2)
 }
 
-// differ returns an error with the lines that are too many and those that are missing.
+// differ returns an error with the lines that only one of the two lists has.
 func differ(where string, before, now []string) error {
 	var errs []error
 	for _, l := range now {
@@ -335,7 +329,7 @@ func differ(where string, before, now []string) error {
 	return errors.Join(errs...)
 }
 
-// collect runs on all nodes what cni-gc.service runs.
+// collect runs the commands of cni-gc.service on all nodes.
 func (w *world) collect(ctx context.Context, freeAfter string) error {
 	for _, n := range w.Nodes {
 		_, err := n.Run(ctx, tool, "repair")
@@ -347,10 +341,9 @@ func (w *world) collect(ctx context.Context, freeAfter string) error {
 	return nil
 }
 
-// interval is how long the timer's collection lets addresses be free.
+// interval is how long addresses are free before the timer's collection releases them.
 const interval = "15m"
 
-// allAsBefore collects, as the timer does, and checks all nodes.
 func (w *world) allAsBefore(ctx context.Context) error {
 	if err := w.collect(ctx, interval); err != nil {
 		return err
@@ -380,8 +373,7 @@ func (w *world) apart() error {
 	return nil
 }
 
-// allReleased checks that EC2 has got back what no pod uses: the ENIs without pods, and the addresses that are not the
-// primary one.
+// allReleased checks that EC2 has no ENIs without pods, and no secondary addresses that no pod uses.
 func (w *world) allReleased() error {
 	used := map[netip.Addr]bool{}
 	for _, n := range w.Nodes {
@@ -413,7 +405,7 @@ func (w *world) allReleased() error {
 	return errors.Join(errs...)
 }
 
-// theEnd checks that all scenarios together have left nothing, and that EC2 gets back what it has given.
+// theEnd checks that all scenarios together have left nothing, and that everything is released to EC2.
 func (w *world) theEnd(t *testing.T) {
 	await(t, func() error { return w.allAsBefore(t.Context()) })
 	await(t, func() error {

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// exhaustion checks a node whose kubelet takes more pods than there are addresses. The event of a pod that waits says
-// what is exhausted and what to do. The pod starts when another has ended.
+// exhaustion checks a node whose kubelet takes more pods than there are addresses. The event of a waiting pod names
+// what is exhausted, and what to do. The pod starts when another pod has ended.
 func (w *world) exhaustion(t *testing.T) {
 	n := w.join(t, "small", cluster.NodeOptions{
 		Conflist: edited(t, "10-cni-ipvlan-vpc-k8s", object{"reuseIPWait": 5}),
@@ -35,7 +35,7 @@ func (w *world) exhaustion(t *testing.T) {
 	}
 }
 
-// failsWith waits until an event says that the sandbox of a pod cannot be created, for all these reasons.
+// failsWith waits for an event that the sandbox of a pod cannot be created, with all these reasons.
 func (w *world) failsWith(t *testing.T, pod string, reasons ...string) {
 	t.Helper()
 	await(t, func() error {
@@ -51,7 +51,6 @@ func (w *world) failsWith(t *testing.T, pod string, reasons ...string) {
 	})
 }
 
-// join adds a node to the cluster for the time of a test.
 func (w *world) join(t *testing.T, name string, o cluster.NodeOptions) *cluster.Node {
 	t.Helper()
 	n, err := w.AddNode(t.Context(), name, o)

@@ -15,16 +15,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// Addresses of subnet-pods1 for which pods ask. EC2 gives its addresses in turn, and does not come so far.
+// Addresses of subnet-pods1 for which pods ask. EC2 never chooses them, because it takes addresses in ascending order.
 var (
 	ofDatabase = netip.MustParseAddr("100.64.9.10")
 	ofRouter   = netip.MustParseAddr("100.64.9.11")
 	ofNearby   = netip.MustParseAddr("100.64.9.20") // and the next ones
 )
 
-// follows checks that the address of a StatefulSet's pod follows it from node to node: after its pod was deleted, its
-// node was drained, and its node was killed. It measures how soon the address answers after the DEL of the old pod. EC2
-// takes its time, and the units that are installed on the nodes run.
+// follows checks that the address of a StatefulSet's pod moves with the pod, after the deletion of the pod, a drain of
+// its node, and the death of its node. It measures how soon the address answers after the DEL of the old pod. EC2 has
+// real delays, and the installed units run.
 func (w *world) follows(t *testing.T) {
 	t.Cleanup(w.Fabric.EC2.DelayAsEC2())
 	conflist := edited(t, "10-cni-ipvlan-vpc-k8s", choosing("default"))
@@ -57,7 +57,7 @@ func (w *world) follows(t *testing.T) {
 	})
 }
 
-// choosing are the keys of a conflist that let the pods of namespaces choose addresses.
+// choosing are the keys of a conflist that let pods of these namespaces choose addresses.
 func choosing(namespaces ...string) object {
 	return object{
 		"requests":     []object{{"namespaces": namespaces, "ips": true, "takeover": true}},
@@ -65,7 +65,6 @@ func choosing(namespaces ...string) object {
 	}
 }
 
-// asking is the annotation of a pod that asks for an address.
 func asking(a netip.Addr) object {
 	return object{"cni-ipvlan-vpc-k8s/nics": fmt.Sprintf(`[{"ip": %q}]`, a)}
 }
@@ -81,7 +80,7 @@ func statefulSet(name string, a netip.Addr, labels, spec object) object {
 	}
 }
 
-// startUnits runs the units that docs/install.md enables: cni-warm.path, which wants cni-release.path.
+// startUnits runs the units that docs/install.md enables: cni-warm.path, and with it cni-release.path.
 func (w *world) startUnits(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	stop, err := n.Watch(w.logs, "cni-warm.path")
@@ -89,7 +88,7 @@ func (w *world) startUnits(t *testing.T, n *cluster.Node) {
 	t.Cleanup(stop)
 }
 
-// near gives each node a pod with an address of the subnet of those that pods choose: so the node has an ENI there.
+// near gives each node a pod in the subnet of the chosen addresses, so that the node has an ENI there.
 func (w *world) near(t *testing.T, nodes ...*cluster.Node) {
 	t.Helper()
 	a := ofNearby
@@ -104,14 +103,12 @@ func (w *world) near(t *testing.T, nodes ...*cluster.Node) {
 	}
 }
 
-// cordon keeps new pods from a node until the end of the test.
 func (w *world) cordon(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	w.kubectl(t, "cordon", n.Name)
 	t.Cleanup(func() { w.mayHavePods(t, n) })
 }
 
-// mayHavePods ends a cordon.
 func (w *world) mayHavePods(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	_, err := w.Kubectl(context.Background(), "uncordon", n.Name)
@@ -124,7 +121,8 @@ type following struct {
 	nodes []*cluster.Node
 }
 
-// at waits until the pod is ready, and returns its node. It has the address that it has chosen, and no other.
+// at waits until the pod is ready, and returns its node and the other node. The pod must have exactly the chosen
+// address.
 func (f *following) at(t *testing.T) (is, other *cluster.Node) {
 	t.Helper()
 	p := f.ready(t, "db", 1)[0]
@@ -137,8 +135,7 @@ func (f *following) at(t *testing.T) (is, other *cluster.Node) {
 	return f.nodes[1], f.nodes[0]
 }
 
-// move makes a change after which the pod must be on the other node, with its address. It adds a figure. A node that
-// the change has powered off boots again.
+// move makes a change after which the pod must be on the other node, with its address. It adds a figure.
 func (f *following) move(t *testing.T, what string, change func(from *cluster.Node)) {
 	t.Helper()
 	from, to := f.at(t)
@@ -154,8 +151,8 @@ func (f *following) move(t *testing.T, what string, change func(from *cluster.No
 	t.Log(what, m)
 }
 
-// revive lets a node have pods again. If it is off, it boots, and must agree with EC2 afterwards. No two nodes have
-// leases of one address.
+// revive lets a node have pods again. If the node is off, it boots, and must then agree with EC2. No address is leased
+// on two nodes.
 func (f *following) revive(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	if n.IsOff() {
@@ -168,7 +165,7 @@ func (f *following) revive(t *testing.T, n *cluster.Node) {
 	check(t, f.apart())
 }
 
-// A moving says when an address has moved. The old node is off if there was no DEL: then the time of EC2's word counts.
+// A moving has the times of an address's move. If the old node is off, there was no DEL.
 type moving struct {
 	ended, released, assigned, answers time.Time
 	off                                bool
@@ -185,8 +182,7 @@ func (m moving) String() string {
 		"until it answers", of, after(m.released), after(m.assigned), after(m.answers))
 }
 
-// observe looks at the registry of the old node, at EC2, and at the address all the time, until the address answers on
-// the new node.
+// observe watches the registry of the old node, EC2 and the address, until the address answers on the new node.
 func (f *following) observe(t *testing.T, from, to *cluster.Node) <-chan moving {
 	t.Helper()
 	done, answers := make(chan moving, 1), make(chan time.Time, 1)
@@ -213,7 +209,6 @@ func (f *following) observe(t *testing.T, from, to *cluster.Node) <-chan moving 
 	return done
 }
 
-// note notes which instance has the address now.
 func (m *moving) note(on, from, to string) {
 	now := time.Now()
 	if on != from && m.released.IsZero() {
@@ -224,8 +219,8 @@ func (m *moving) note(on, from, to string) {
 	}
 }
 
-// ended reports whether the DEL has ended the lease of the address, or the instance has ended. The registry of the node
-// is in a directory.
+// ended reports whether the DEL has ended the lease of the address, or whether the node is off. dir is the directory of
+// the node's registry.
 func ended(n *cluster.Node, dir string) bool {
 	if n.IsOff() {
 		return true
@@ -238,7 +233,7 @@ func ended(n *cluster.Node, dir string) bool {
 	return err == nil && !s.Leases.Has(ofDatabase) && len(s.ENIs) > 0
 }
 
-// on returns the instance of the ENI that has the address, by EC2.
+// on returns the instance that has the address in EC2.
 func (f *following) on() string {
 	for _, e := range f.Fabric.EC2.ENIs() {
 		if slices.Contains(e.Addrs, ofDatabase) {
@@ -248,8 +243,7 @@ func (f *following) on() string {
 	return ""
 }
 
-// answer calls the address from the peered VPC until it answers. What answers is on the new node: its registry has the
-// lease.
+// answer calls the address from the peered VPC until it answers on the new node, whose registry has the lease.
 func (f *following) answer(ctx context.Context, to *cluster.Node) time.Time {
 	for ctx.Err() == nil {
 		if _, err := getWithin(f.Peer.NS, netexec(ofDatabase, "hostname"), 300*time.Millisecond); err == nil {

@@ -17,15 +17,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// The container image that make has made for this machine, and the manifest that installs it where there is no systemd.
+// The container image for this machine, and the manifest that installs it on a node without systemd.
 const (
 	layout   = "../../.cache/cluster/image"
 	manifest = "../../packaging/kubernetes/maintain.yaml"
 	ourImage = "localhost/cni-ipvlan-vpc-k8s"
 )
 
-// installsItself checks a node that has nothing of ours, and is not ready. The shipped manifest and the container image
-// install the plugins, pods run and end, the second container refills and collects, and a removal leaves nothing on the
+// installsItself checks a new node without our programs. The shipped manifest and the container image install the
+// plugins. Pods run and end, and the second container refills and collects. Finally, a removal leaves nothing on the
 // node.
 func (w *world) installsItself(t *testing.T) {
 	n, err := w.AddNode(t.Context(), "bare", cluster.NodeOptions{Bare: true, MaxPods: 20})
@@ -62,7 +62,7 @@ func (w *world) installsItself(t *testing.T) {
 		return err
 	})
 
-	// The removal waits for the end of the pods, and then leaves nothing.
+	// The removal waits for the end of the pods.
 	check(t, w.Apply(t.Context(), w.manifest(t, n, "uninstall")))
 	await(t, func() error {
 		out, err := w.Kubectl(t.Context(), "logs", "--namespace=kube-system",
@@ -86,7 +86,7 @@ func (w *world) installsItself(t *testing.T) {
 
 const suiteName = "cni-ipvlan-vpc-k8s"
 
-// manifest returns the shipped objects as an operator has changed them for a node: the words in CAPITALS, the tags and
+// manifest returns the shipped objects as an operator changes them for a node: the words in CAPITALS, the tags and
 // groups of the simulated VPC, and a selector of the node. The command is install's own, or a removal.
 func (w *world) manifest(t *testing.T, n *cluster.Node, command string) string {
 	t.Helper()
@@ -115,7 +115,7 @@ func (w *world) manifest(t *testing.T, n *cluster.Node, command string) string {
 	return text
 }
 
-// environment says where the simulated EC2 is, as JSON, which is YAML, too.
+// environment returns the variables for the simulated EC2 as JSON, which is YAML, too.
 func environment(n *cluster.Node) string {
 	var env []object
 	for _, e := range n.Environ() {
@@ -126,7 +126,7 @@ func environment(n *cluster.Node) string {
 	return string(must(json.Marshal(env)))
 }
 
-// rolledOutDaemons waits until the DaemonSet's pod of the last manifest is ready: its init container has ended.
+// rolledOutDaemons waits until the DaemonSet's pod of the last manifest is ready.
 func (w *world) rolledOutDaemons(t *testing.T) {
 	t.Helper()
 	await(t, func() error {
@@ -143,7 +143,7 @@ func (w *world) rolledOutDaemons(t *testing.T) {
 	})
 }
 
-// ownFiles are the files of the node where something of ours could be.
+// ownFiles are all files of the node where our programs write.
 func ownFiles(t *testing.T, n *cluster.Node) []string {
 	t.Helper()
 	out, err := exec.Command("find", n.File("/opt"), n.File("/etc/cni"), n.File("/etc/systemd"),

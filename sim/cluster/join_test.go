@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// preProvisioned checks a node that has its ENIs and addresses from a launch template. Its pods run, and nothing
-// changes in EC2.
+// preProvisioned checks a node whose ENIs and addresses are from a launch template. Its pods run without a change in
+// EC2.
 func (w *world) preProvisioned(t *testing.T) {
 	const config = "/run/template.conflist"
 	check(t, w.Nodes[0].WriteFile(config, edited(t, "pre-provisioned",
@@ -21,9 +21,9 @@ func (w *world) preProvisioned(t *testing.T) {
 	out, err := w.Nodes[0].Run(t.Context(), tool, "launch-template", "--config="+config, "--instance-type=m5.large",
 		"--subnet=subnet-pods1", "--addresses=1")
 	check(t, err)
-	// The validation of a later file in the folder would find this network twice.
+	// Otherwise the validation of a later file in the folder would find this network twice.
 	check(t, os.Remove(w.Nodes[0].File(config)))
-	// the peer's
+	// routeToCidrs has the peer's CIDR
 	o := cluster.NodeOptions{Type: "m5.large",
 		Conflist: edited(t, "pre-provisioned", object{"routeToCidrs": []string{"10.1.0.0/16"}})}
 	check(t, json.Unmarshal([]byte(out), &o.Template))
@@ -44,7 +44,7 @@ func (w *world) preProvisioned(t *testing.T) {
 	}
 }
 
-// changes returns the calls of all nodes that change something in EC2.
+// changes returns the calls that change something in EC2.
 func (w *world) changes() (all []string) {
 	for _, c := range w.Fabric.EC2.Calls() {
 		if api.Changes(c.Action) {

@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/machine"
 )
 
-// kills kills the programs of both nodes while they create pods. All pods must come, each with an address of its own,
-// and nothing may remain of them.
+// kills kills the programs of both nodes while they create pods. All pods must get an address of their own, and leave
+// nothing.
 func (w *world) kills(t *testing.T) {
 	w.apply(t, deployment("web", 10, server()))
 	for i, program := range []string{"containerd", "kubelet", "kube-proxy"} {
@@ -37,7 +37,7 @@ func (w *world) kills(t *testing.T) {
 	await(t, func() error { return w.allAsBefore(t.Context()) })
 }
 
-// begun waits until the nodes have so many leases for pods that are not CoreDNS.
+// begun waits until the nodes have n leases of pods other than CoreDNS.
 func (w *world) begun(t *testing.T, n int) {
 	t.Helper()
 	await(t, func() error {
@@ -60,7 +60,7 @@ func (w *world) begun(t *testing.T, n int) {
 	})
 }
 
-// callAll checks that pods can be called from the nodes' VPC and from the peer.
+// callAll checks that the master, the peer and the nodes reach the pods.
 func (w *world) callAll(t *testing.T, pods []pod) {
 	t.Helper()
 	for _, p := range pods {
@@ -73,7 +73,7 @@ func (w *world) callAll(t *testing.T, pods []pod) {
 	}
 }
 
-// unique checks that no two pods have one address, in the API and in the registries. A pod counts until its end.
+// unique checks that no two pods have one address, in the API and in the registries.
 func (w *world) unique(ctx context.Context) error {
 	out, err := w.Kubectl(ctx, "get", "pods", "-A", "-o", "json",
 		"--field-selector=status.phase!=Failed,status.phase!=Succeeded")
@@ -106,7 +106,7 @@ func (w *world) unique(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// churn creates pods, and deletes them while some of them are still created.
+// churn creates pods, and deletes them while others are still being created.
 func (w *world) churn(t *testing.T) {
 	for range 3 {
 		w.apply(t, deployment("churn", 12, server()))
@@ -121,14 +121,14 @@ func (w *world) churn(t *testing.T) {
 	await(t, func() error { return w.allAsBefore(t.Context()) })
 }
 
-// plantedFaults checks that the checks find faults: a wrong route to a pod, and a lease of a pod that has ended without
-// a DEL.
+// plantedFaults checks that our checks find planted faults: a wrong route to a pod, and a lease of a pod that has ended
+// without a DEL.
 func (w *world) plantedFaults(t *testing.T) {
 	w.wrongRoute(t)
 	w.strayLease(t)
 }
 
-// wrongRoute plants a route that leads the packets of the node to a pod nowhere.
+// wrongRoute plants a route on the node that loses the packets to a pod.
 func (w *world) wrongRoute(t *testing.T) {
 	w.apply(t, podOn("web", "node1", server()))
 	web, node := w.ready(t, "web", 1)[0], w.node("node1")
@@ -147,14 +147,12 @@ func (w *world) wrongRoute(t *testing.T) {
 	check(t, w.asBefore(t.Context(), node))
 }
 
-// run runs a program and ends the test if it fails.
 func run(t *testing.T, runner func(context.Context, string, ...string) (string, error), name string, args ...string) {
 	t.Helper()
 	_, err := runner(t.Context(), name, args...)
 	check(t, err)
 }
 
-// found checks that an error names what has been planted.
 func found(t *testing.T, err error, what ...string) {
 	t.Helper()
 	for _, s := range what {
@@ -164,8 +162,7 @@ func found(t *testing.T, err error, what ...string) {
 	}
 }
 
-// strayLease plants a pod whose namespace ends without a DEL. Its lease and its rule remain, until a collection ends
-// both.
+// strayLease plants a pod whose namespace ends without a DEL. Its lease and its rule remain until a collection.
 func (w *world) strayLease(t *testing.T) {
 	node := w.node("node2")
 	run(t, node.Run, "ip", "netns", "add", "stray")

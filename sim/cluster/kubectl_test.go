@@ -20,7 +20,7 @@ import (
 )
 
 // kubectlPlugin runs "kubectl ipvlan" as an operator does, with the real kubectl and its debug pods. One of the three
-// nodes has a lease log. After each command no debug pod is left: also if a node does not answer, and after an
+// nodes has a lease log. Each command must remove its debug pods, even if a node does not answer, or after an
 // interrupt.
 func (w *world) kubectlPlugin(t *testing.T) {
 	logging := w.join(t, "logging", cluster.NodeOptions{Conflist: edited(t, "portmap",
@@ -60,7 +60,7 @@ type plugin struct {
 	dir string
 }
 
-// command is the plugin on the master. It has the image that the cluster has, and says where the simulated EC2 is.
+// command is the plugin on the master, with the cluster's image and the address of the simulated EC2.
 func (p *plugin) command(ctx context.Context, args ...string) *exec.Cmd {
 	c := p.Master.Command(ctx, "sh", append([]string{"-c", `cd "$0" && exec kubectl ipvlan "$@"`, p.dir}, args...)...)
 	script := must(filepath.Abs("../../packaging/kubectl"))
@@ -78,8 +78,7 @@ func (p *plugin) command(ctx context.Context, args ...string) *exec.Cmd {
 	return c
 }
 
-// run runs the plugin, and checks that no debug pod is left. The default of --timeout is for nodes with a machine of
-// their own.
+// run runs the plugin, and checks that no debug pod is left. Its timeout is long, because all nodes share this machine.
 func (p *plugin) run(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	c := p.command(t.Context(), append([]string{"--timeout=300"}, args...)...)
@@ -108,7 +107,6 @@ func (p *plugin) noDebugPods(ctx context.Context) error {
 	return err
 }
 
-// wants checks that a text has all these patterns.
 func wants(t *testing.T, text string, patterns ...string) {
 	t.Helper()
 	for _, pattern := range patterns {
@@ -118,19 +116,18 @@ func wants(t *testing.T, text string, patterns ...string) {
 	}
 }
 
-// address is the pattern of a row of an address.
 func address(p pod, columns ...string) string {
 	return fmt.Sprintf(`(?m)^%s +%s `, regexp.QuoteMeta(p.addr.String()), strings.Join(columns, " +"))
 }
 
-// wantsHistory checks what the lease log says of the only pod that had an address.
+// wantsHistory checks what the lease log says about the only pod that has had an address.
 func (p *plugin) wantsHistory(t *testing.T, had pod, end string) {
 	t.Helper()
 	wants(t, p.answer(t, "whois", had.addr.String()),
 		fmt.Sprintf(`^%s:\nbegin .*\n\S+Z +%s +default/%s `, had.node, end, had.name))
 }
 
-// top checks that the numbers of each node are those of its tool.
+// top checks that the plugin shows the same numbers as the tool on each node.
 func (p *plugin) top(t *testing.T) {
 	t.Helper()
 	out := p.answer(t, "top")
@@ -141,7 +138,7 @@ func (p *plugin) top(t *testing.T) {
 		text, err := n.Run(t.Context(), tool, "status", "--output=json")
 		check(t, err)
 		check(t, json.Unmarshal([]byte(text), &s))
-		// free ones and cooling ones become each other with time; each pod has one address
+		// free and cooling addresses change into each other; each pod has one address
 		leased, rest := s.Pools[0].Leased, s.Pools[0].Free+s.Pools[0].Cooling
 		m := regexp.MustCompile(fmt.Sprintf(`(?m)^%s +%d +%d +(\d+) +(\d+) +./3$`, n.Name, leased,
 			leased)).FindStringSubmatch(out)
@@ -153,7 +150,7 @@ func (p *plugin) top(t *testing.T) {
 
 func number(s string) int { return must(strconv.Atoi(s)) }
 
-// bundle checks that the bundle of a node arrives whole, and has what only the node's own namespaces and EC2 show.
+// bundle checks that a node's bundle arrives whole, with data from the node's own namespaces and from EC2.
 func (p *plugin) bundle(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	wants(t, p.answer(t, "bundle", n.Name), "^"+n.Name+`\.tar\.gz\n$`)
@@ -175,7 +172,7 @@ func (p *plugin) bundle(t *testing.T, n *cluster.Node) {
 	}
 }
 
-// silentNode checks that a node to which no TCP packet comes is named, within the time, and that the others answer.
+// silentNode checks that the plugin names a node without TCP in time, and that the others answer.
 func (p *plugin) silentNode(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	nft := func(ctx context.Context, commands string) {
@@ -192,7 +189,7 @@ func (p *plugin) silentNode(t *testing.T, n *cluster.Node) {
 	wants(t, out, "(?m)^node1: i-", "(?m)^node2: i-")
 }
 
-// interrupted checks that an interrupt ends the plugin while it waits for debug pods, which cannot start.
+// interrupted checks that an interrupt ends the plugin while it waits for debug pods that cannot start.
 func (p *plugin) interrupted(t *testing.T) {
 	t.Helper()
 	c := p.command(t.Context(), "--timeout=600", "--image=localhost/there-is-none:1", "status")

@@ -16,7 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A caller calls all the time, one call after the other, each by a connection of its own.
+// A caller makes one call after the other, each by a new connection.
 type caller struct {
 	name string
 	stop func() // and wait until the last call has ended
@@ -27,7 +27,7 @@ type caller struct {
 	failed  []string
 }
 
-// startCaller starts a caller, which calls the URLs in turn. It ends with the test, at the latest.
+// startCaller starts a caller, which calls the URLs in turn, at most until the end of the test.
 func startCaller(t *testing.T, name string, from *nl.NS, urls ...string) *caller {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &caller{name: name}
@@ -45,7 +45,7 @@ func startCaller(t *testing.T, name string, from *nl.NS, urls ...string) *caller
 	return c
 }
 
-// clock is how logs of Kubernetes print a time.
+// clock is the format of a time in Kubernetes' logs.
 const clock = "15:04:05.000"
 
 func (c *caller) call(from *nl.NS, url string) {
@@ -62,7 +62,6 @@ func (c *caller) call(from *nl.NS, url string) {
 	}
 }
 
-// report ends the calls and reports each that has failed.
 func (c *caller) report(t *testing.T) {
 	t.Helper()
 	c.stop()
@@ -104,7 +103,6 @@ func hostnameURL(a netip.Addr, port uint16) string {
 	return fmt.Sprintf("http://%s/hostname", netip.AddrPortFrom(a, port))
 }
 
-// answers waits until kube-proxy has made a URL answer.
 func answers(t *testing.T, from *nl.NS, url string) {
 	t.Helper()
 	await(t, func() error {
@@ -113,7 +111,6 @@ func answers(t *testing.T, from *nl.NS, url string) {
 	})
 }
 
-// inside opens the network namespace of a pod.
 func (w *world) inside(t *testing.T, p pod) *nl.NS {
 	t.Helper()
 	n := w.node(p.node)
@@ -129,8 +126,8 @@ func (w *world) inside(t *testing.T, p pod) *nl.NS {
 	return ns
 }
 
-// lasting is server for pods that are called until they end. After the deletion of a pod, a kube-proxy sends it
-// connections until it has heard of that. So the pod serves on for some time: its users need that with any network.
+// lasting is a server that answers for some time after its deletion. A kube-proxy still sends it connections until it
+// has learned of the deletion, with any pod network.
 func lasting() object {
 	c := container("netexec")
 	c["lifecycle"] = object{"preStop": object{"sleep": object{"seconds": 40}}}
@@ -148,21 +145,19 @@ func (w *world) serve(t *testing.T, name string, replicas int) {
 	w.rolledOut(t, name)
 }
 
-// rolledOut waits until a Deployment has what its specification says.
 func (w *world) rolledOut(t *testing.T, name string, args ...string) {
 	t.Helper()
 	w.kubectl(t, append([]string{"rollout", "status", "deployment", name, fmt.Sprint("--timeout=", patience)},
 		args...)...)
 }
 
-// kubectl runs kubectl, and ends the test if it fails.
 func (w *world) kubectl(t *testing.T, args ...string) {
 	t.Helper()
 	_, err := w.Kubectl(t.Context(), args...)
 	check(t, err)
 }
 
-// only waits until there are so many pods of a name, and none that is about to end.
+// only waits until an app has exactly n pods, including those that are about to end.
 func (w *world) only(t *testing.T, app string, n int) {
 	t.Helper()
 	await(t, func() error {
@@ -214,7 +209,7 @@ func (w *world) drain(t *testing.T) {
 	}
 }
 
-// uncordon gives node2 back to the scheduler, and waits until CoreDNS is on both nodes again.
+// uncordon gives node2 back to the scheduler, and waits until CoreDNS is on both nodes.
 func (w *world) uncordon(t *testing.T) {
 	t.Helper()
 	for _, args := range [][]string{

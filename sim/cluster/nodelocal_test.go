@@ -17,8 +17,8 @@ import (
 // Clusters").
 var localDNS = netip.MustParseAddr("169.254.20.10")
 
-// nodeLocalDNS checks a name server on each node at an address that only the node has. Its program is node-cache in a
-// real cluster: CoreDNS, and a dummy link with the address, which this test makes.
+// nodeLocalDNS checks a name server on each node at an address that only the node has. A real cluster has node-cache:
+// CoreDNS, and a dummy link with the address. This test makes the link.
 func (w *world) nodeLocalDNS(t *testing.T) {
 	w.apply(t, deployment("web", 2, server()), service("web", "web"))
 	w.apply(t, object{"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta("node-local-dns"),
@@ -40,7 +40,6 @@ func (w *world) nodeLocalDNS(t *testing.T) {
 	}
 }
 
-// addLink makes the dummy link of node-cache.
 func (w *world) addLink(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	const link = "nodelocaldns"
@@ -54,7 +53,6 @@ func (w *world) addLink(t *testing.T, n *cluster.Node) {
 	check(t, err)
 }
 
-// localServer is a pod of CoreDNS in the node's network.
 func localServer() object {
 	spec := podSpec(object{
 		"name": "node-cache", "image": cluster.CoreDNS, "imagePullPolicy": "Never",

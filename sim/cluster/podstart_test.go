@@ -17,19 +17,17 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// ptpConflist is the pod network that the CNI project's own plugins make with the least: it ends at the node.
+// ptpConflist is the smallest pod network of the CNI project's own plugins.
 const ptpConflist = `{"cniVersion": "1.0.0", "name": "ptp", "plugins": [
 	{"type": "ptp", "ipam": {"type": "host-local", "subnet": "10.88.0.0/16"}}]}`
 
-// Numbers of pods that podStart starts one by one, and at once.
 const (
 	oneByOne = 100
 	atOnce   = 30
 )
 
-// podStart measures pods from kubelet's request for a sandbox to the start of the container, and the plugins' share of
-// it. Nodes with our plugins and with upstream's take turns, so that they have the same conditions. The addresses of
-// our pods are there before, as on a node with warm addresses.
+// podStart measures the start of pods, from kubelet's request for a sandbox to the start of the container, and the
+// plugins' share. A node with our plugins and one with upstream's take turns. Our node has warm addresses.
 func (w *world) podStart(t *testing.T) {
 	names := []string{"ours", "ptp"}
 	warm := object{"min": oneByOne + atOnce + 10}
@@ -58,7 +56,6 @@ func (w *world) podStart(t *testing.T) {
 	w.compareStarts(t, names, "-burst-", atOnce)
 }
 
-// compareStarts adds a figure for each node.
 func (w *world) compareStarts(t *testing.T, nodes []string, part string, want int) {
 	t.Helper()
 	for _, name := range nodes {
@@ -72,7 +69,7 @@ func (w *world) compareStarts(t *testing.T, nodes []string, part string, want in
 	}
 }
 
-// startPods starts pods of one container on a node, waits until all run, and begins to delete them.
+// startPods starts pods on a node, waits until all run, and begins to delete them.
 func (w *world) startPods(t *testing.T, node, name string, n int) {
 	t.Helper()
 	label := node + "-" + name
@@ -92,10 +89,10 @@ func (w *world) startPods(t *testing.T, node, name string, n int) {
 	check(t, err)
 }
 
-// startTimes are the time that the start of a pod took, and how much of it the plugins took.
+// startTimes are the duration of a pod's start, and the plugins' part of it.
 type startTimes struct{ all, plugins time.Duration }
 
-// Lines of containerd's log, by which the start of a pod is followed.
+// Lines of containerd's log about the start of a pod.
 var (
 	logLine       = regexp.MustCompile(`^time="([^"]+)" level=\w+ msg="((?:[^"\\]|\\.)*)"(?:.*podsandboxid=(\w+))?`)
 	sandboxAsked  = regexp.MustCompile(`^RunPodSandbox for name:\\"([^\\]+)\\"[^>]*$`)
@@ -115,7 +112,6 @@ type follower struct {
 	starts  map[string]startTimes // by the pod's name
 }
 
-// line follows a line.
 func (f *follower) line(at time.Time, msg, sandbox string) {
 	switch {
 	case msg == "begin cni setup":
@@ -136,7 +132,7 @@ func (f *follower) line(at time.Time, msg, sandbox string) {
 	}
 }
 
-// readStarts reads from containerd's log how the pods started whose names have this part.
+// readStarts reads from containerd's log the starts of the pods whose names contain part.
 func readStarts(t *testing.T, log, part string) (starts []startTimes) {
 	t.Helper()
 	b, err := os.ReadFile(log)
@@ -160,7 +156,7 @@ func readStarts(t *testing.T, log, part string) (starts []startTimes) {
 	return starts
 }
 
-// summary is the 50th and 99th percentile of both times, and the plugins' share of the sum.
+// summary has the 50th and 99th percentile of both times, and the plugins' share of the sum.
 func summary(starts []startTimes) string {
 	var all, plugins []time.Duration
 	var sum, share time.Duration
@@ -173,7 +169,6 @@ func summary(starts []startTimes) string {
 		100*share.Seconds()/sum.Seconds())
 }
 
-// percentile returns the smallest value that so many percent of the values do not exceed.
 func percentile(values []time.Duration, p int) time.Duration {
 	slices.Sort(values)
 	return values[(len(values)*p+99)/100-1].Round(time.Millisecond)

@@ -16,15 +16,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// The engine is kube-network-policies, which is not ours. make takes its manifest and its program from its release. Its
-// table of nftables has its name.
+// The engine is kube-network-policies of another project. make gets its manifest and its program from its release. Its
+// nftables table has its name.
 const (
 	engine         = "kube-network-policies"
 	engineManifest = "../../.cache/cluster/netpol.yaml"
 )
 
-// policySpecs are Kubernetes' own tests of NetworkPolicy, and someSpecs some of them: both directions, and a block.
-// This release has allSpecs.
+// policySpecs are Kubernetes' own tests of NetworkPolicy, allSpecs of them in this release. someSpecs has two of them.
 const (
 	policySpecs = `\[sig-network\] Netpol`
 	someSpecs   = policySpecs + ` NetworkPolicy between server and client should ` +
@@ -32,10 +31,11 @@ const (
 	allSpecs, fewSpecs = 51, 2
 )
 
-// policed are the namespaces of the pods of policySpecs.
+// policed are the namespaces of policySpecs' pods.
 var policed = []string{"netpol-*", "udp-network-policy-*", "sctp-network-policy-*"}
 
-// networkPolicy checks NetworkPolicy with an engine for pods that have a veth, and runs Kubernetes' own tests of it.
+// networkPolicy checks NetworkPolicy with an engine for pods whose data path is veth, and runs Kubernetes' own tests of
+// it.
 func (w *world) networkPolicy(t *testing.T) {
 	w.police(t)
 	w.denied(t)
@@ -51,7 +51,7 @@ func (w *world) networkPolicy(t *testing.T) {
 		specs))
 }
 
-// newPods counts the calls of new pods that a policy denies, with each way by which the engine learns of pods.
+// newPods counts the denied calls of new pods, for each way by which the engine learns of pods.
 func (w *world) newPods(t *testing.T) {
 	w.police(t)
 	calls := make(chan string, 10000)
@@ -62,8 +62,8 @@ func (w *world) newPods(t *testing.T) {
 	w.atStart(t, to, calls, "by the API server alone")
 }
 
-// police starts the engine. A pool serves the pods of policySpecs, and others that ask for it. All other pods have an
-// ipvlan link, CoreDNS too. Addresses are soon used again: the ENI has few.
+// police starts the engine. A pool serves the pods of policySpecs, and other pods that ask for it. All other pods,
+// including CoreDNS, have an ipvlan link. The ENI has few addresses, so they are soon used again.
 func (w *world) police(t *testing.T) {
 	t.Cleanup(func() {
 		time.Sleep(time.Minute) // the addresses of the pool cool
@@ -77,10 +77,10 @@ func (w *world) police(t *testing.T) {
 	w.startEngine(t)
 }
 
-// withoutNRI makes the engine ask the runtime for nothing.
+// withoutNRI makes the engine not ask the runtime.
 const withoutNRI = `[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--disable-nri=true"}]`
 
-// startEngine installs the engine until the end of the test, as an operator does.
+// startEngine installs the engine as an operator does, until the end of the test.
 func (w *world) startEngine(t *testing.T) {
 	t.Helper()
 	const manifest = "/run/" + engine + ".yaml"
@@ -95,7 +95,6 @@ func (w *world) startEngine(t *testing.T) {
 	w.engineIsReady(t)
 }
 
-// engineIsReady waits until the engine runs on all nodes, with its rules.
 func (w *world) engineIsReady(t *testing.T) {
 	t.Helper()
 	w.kubectl(t, "rollout", "status", "--namespace=kube-system", fmt.Sprint("--timeout=", patience),
@@ -108,8 +107,7 @@ func (w *world) engineIsReady(t *testing.T) {
 	}
 }
 
-// deleteEnginesTable deletes what the engine leaves on a node. By its default, packets pass its rules when it does not
-// run.
+// deleteEnginesTable deletes the engine's rules, which by default let packets pass when the engine does not run.
 func (w *world) deleteEnginesTable(t *testing.T) {
 	t.Helper()
 	for _, n := range w.Nodes {
@@ -118,9 +116,8 @@ func (w *world) deleteEnginesTable(t *testing.T) {
 	}
 }
 
-// denied checks a policy that denies all calls of the pods of a namespace. Other hosts of the VPC cannot call a pod
-// with a veth. They can call a pod with an ipvlan link: its packets do not pass the node, and so do not pass the
-// engine.
+// denied checks a policy that denies all calls of the pods of a namespace. Other hosts of the VPC cannot call a routed
+// pod. They can call a pod with an ipvlan link, whose packets bypass the engine.
 func (w *world) denied(t *testing.T) {
 	t.Helper()
 	w.apply(t, inPool("closed", server()), podOn("open", "node1", server()))
@@ -144,17 +141,17 @@ func (w *world) denied(t *testing.T) {
 	}
 }
 
-// inPool is a pod on node1 with a veth.
+// inPool is a routed pod on node1.
 func inPool(name string, spec object) object {
 	p := podOn(name, "node1", spec)
 	p["metadata"].(object)["annotations"] = object{"cni-ipvlan-vpc-k8s/pool": "policed"}
 	return p
 }
 
-// The pods that start while a policy denies all that they do, and how many of them at once.
+// The number of pods that start under a policy that denies all their calls, and how many start at once.
 const eagerPods, eagerAtOnce = 100, 10
 
-// atStart counts the calls of new pods to a host of the VPC that a policy denies. Each pod begins at once.
+// atStart counts the denied calls of new pods to a host of the VPC. Each pod calls at once.
 func (w *world) atStart(t *testing.T, to netip.AddrPort, calls chan string, learns string) {
 	t.Helper()
 	w.apply(t, object{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": meta("deny"),
@@ -177,7 +174,7 @@ func (w *world) atStart(t *testing.T, to netip.AddrPort, calls chan string, lear
 	})
 }
 
-// eager starts pods that call a host ten times a second, and ends them after do.
+// eager starts pods that call a host ten times a second, calls do, and ends the pods.
 func (w *world) eager(t *testing.T, round int, to netip.AddrPort, do func()) {
 	t.Helper()
 	var pods []object
@@ -198,7 +195,7 @@ func (w *world) eager(t *testing.T, round int, to netip.AddrPort, do func()) {
 	w.only(t, "eager", 0)
 }
 
-// quiet waits until no pod calls, and returns the number of calls. called has the paths of all.
+// quiet waits until no pod calls, and returns the number of calls. called has their paths.
 func quiet(t *testing.T, calls chan string, called map[string]bool) (n int) {
 	t.Helper()
 	late := time.After(2 * time.Minute)

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// reboot checks that the pods of a node run again after a reboot, with addresses that others reach, and that nothing is
-// left of what they had before.
+// reboot checks that the pods of a node run again after a reboot, with addresses that others reach. Nothing of their
+// earlier sandboxes must be left.
 func (w *world) reboot(t *testing.T) {
 	n := w.join(t, "reboots", cluster.NodeOptions{Conflist: conflist(t, "10-cni-ipvlan-vpc-k8s")})
 	spec := server()
@@ -40,7 +40,7 @@ func (w *world) reboot(t *testing.T) {
 	}
 }
 
-// restarted waits until the containers of all pods of a name have been started again.
+// restarted waits until the containers of all pods of an app run again.
 func (w *world) restarted(t *testing.T, app string, n int) {
 	t.Helper()
 	await(t, func() error {
@@ -53,7 +53,7 @@ func (w *world) restarted(t *testing.T, app string, n int) {
 	})
 }
 
-// collected runs a collection on a node, and checks that these pods have all leases, one each.
+// collected runs a collection on a node, and checks that exactly these pods have leases, one each.
 func (w *world) collected(t *testing.T, n *cluster.Node, pods []pod) {
 	t.Helper()
 	await(t, func() error { // a sandbox that has just ended may still be there

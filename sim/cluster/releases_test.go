@@ -14,12 +14,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// before has the programs of the release before: make builds them from the commit that the file commit names.
+// before has the programs of the release before. make builds them from the commit in the file commit.
 const before = "../../.cache/before"
 
-// twoReleases replaces the programs of a node with pods: those of the release before by those of now, back, and again.
-// Each release deletes pods that the other one has made, collects, and finds nothing to repair. Running pods lose no
-// call.
+// twoReleases switches the programs of a node with pods from the release before to those of now, back, and again. Each
+// release deletes pods of the other, collects, and finds nothing to repair. Running pods lose no call.
 func (w *world) twoReleases(t *testing.T) {
 	commit, err := os.ReadFile(before + "/commit")
 	check(t, err)
@@ -72,7 +71,7 @@ func (r *releasing) pod(t *testing.T, name string) pod {
 	return r.ready(t, name, 1)[0]
 }
 
-// maintain runs what the units of a release run. There is nothing to repair.
+// maintain runs the commands of a release's units. There must be nothing to repair.
 func (r *releasing) maintain(t *testing.T, dir string) {
 	t.Helper()
 	for _, args := range [][]string{{"repair"}, {"registry-gc", "--free-after=1h"}} {

@@ -16,8 +16,8 @@ import (
 )
 
 // routerMoves checks an egress with one router, which asks for its address, as in docs/egress.md. The router moves to
-// the other node and back while clients on both nodes call a host of a peered VPC. The host sees one address all the
-// time. It measures how long the clients have no answer.
+// the other node and back, while clients on both nodes call a host of a peered VPC. The host always sees one address.
+// The scenario measures how long the clients get no answer.
 func (w *world) routerMoves(t *testing.T) {
 	t.Cleanup(w.Fabric.EC2.DelayAsEC2())
 	seen := &callLog{from: map[netip.Addr]int{}}
@@ -59,7 +59,7 @@ func (w *world) routerMoves(t *testing.T) {
 		seen.all()[ofRouter], ofRouter))
 }
 
-// entrance are the namespace of the routers and the Service that leads to them.
+// entrance is the namespace of the routers, and their Service.
 func entrance() []object {
 	return []object{
 		{"apiVersion": "v1", "kind": "Namespace", "metadata": meta(routing)},
@@ -73,7 +73,6 @@ func entrance() []object {
 	}
 }
 
-// router is a StatefulSet with a router.
 func router() object {
 	spec := pausing()
 	spec["affinity"] = object{"nodeAffinity": object{"requiredDuringSchedulingIgnoredDuringExecution": object{
@@ -84,7 +83,7 @@ func router() object {
 	return s
 }
 
-// routerAt waits until the router is ready, and returns its node. It has the address that it has chosen.
+// routerAt waits until the router is ready with its chosen address, and returns its node.
 func (e *egressing) routerAt(t *testing.T) *cluster.Node {
 	t.Helper()
 	if all := e.routersAre(t, 1); all["partner-a-0"] != ofRouter {
@@ -95,7 +94,7 @@ func (e *egressing) routerAt(t *testing.T) *cluster.Node {
 	return e.node(name)
 }
 
-// moveRouter moves the router to the other node, and waits until all clients have an answer from then on.
+// moveRouter moves the router to the other node, and waits until all clients get answers again.
 func (e *egressing) moveRouter(t *testing.T, clients []*partnerCaller) {
 	t.Helper()
 	from := e.routerAt(t)
@@ -116,7 +115,7 @@ func (e *egressing) moveRouter(t *testing.T, clients []*partnerCaller) {
 	}
 }
 
-// A callLog is what a host has of its callers: how often each address has called.
+// A callLog counts the calls of each address to a host.
 type callLog struct {
 	mu   sync.Mutex
 	from map[netip.Addr]int
@@ -135,8 +134,7 @@ func (l *callLog) all() map[netip.Addr]int {
 	return maps.Clone(l.from)
 }
 
-// A partnerCaller is a pod that calls the partner all the time, each time by a connection of its own, for a second at
-// most.
+// A partnerCaller is a pod that always calls the partner, each time by a new connection, for at most a second.
 type partnerCaller struct {
 	node string
 	end  func() // and wait until the last call has ended
@@ -148,7 +146,7 @@ type partnerCaller struct {
 	err              error // of the last call
 }
 
-// calling starts such a pod on a node, until the end of the test at the latest. It has an answer when calling returns.
+// calling starts a partnerCaller on a node, at most until the end of the test, and waits for its first answer.
 func (e *egressing) calling(t *testing.T, n *cluster.Node) *partnerCaller {
 	t.Helper()
 	p := podOn("client-"+n.Name, n.Name, server())

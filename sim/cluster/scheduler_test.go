@@ -25,15 +25,15 @@ const (
 	addresses = "../../packaging/kubernetes/addresses.yaml" // the policy
 )
 
-// cooling is how long an address cools here, and cycle how often the nodes advertise: a timer does that each minute.
+// cooling is how long an address cools here. cycle is how often the nodes advertise, on a real node once a minute.
 const (
 	cooling = 10 * time.Second
 	cycle   = 5 * time.Second
 )
 
-// scheduler starts pods on two nodes: few has 3 addresses, many has 40, and EC2 has none for either. Both kubelets take
-// 110 pods. Without the resource, the scheduler places half of the pods on few, where most of them wait. With it, no
-// ADD fails.
+// scheduler starts pods on two nodes: few has 3 addresses, many has 40, and EC2 has no more. Both kubelets take 110
+// pods. Without the resource, the scheduler places half of the pods on few, where most of them wait. With the resource,
+// no ADD fails.
 func (w *world) scheduler(t *testing.T) {
 	few, many := w.sized(t, "few", "t9.three"), w.sized(t, "many", "t9.forty")
 	without := w.play(t, "without", func(n int) round {
@@ -66,7 +66,7 @@ func (w *world) scheduler(t *testing.T) {
 	w.figures = append(w.figures, without.String(), with.String())
 }
 
-// sized adds a node of an instance type, with the credentials of its kubelet where cni-tool looks for them.
+// sized adds a node of an instance type. Its kubelet's credentials are where cni-tool looks for them.
 func (w *world) sized(t *testing.T, name, instanceType string) *cluster.Node {
 	t.Helper()
 	config, err := w.KubeletConfig(name)
@@ -80,13 +80,13 @@ func (w *world) sized(t *testing.T, name, instanceType string) *cluster.Node {
 	return n
 }
 
-// advertise tells the scheduler what a node has. It names neither the node nor the kubeconfig.
+// advertise runs cni-tool advertise on a node, without the name of the node or a kubeconfig.
 func advertise(ctx context.Context, n *cluster.Node, flags ...string) error {
 	_, err := n.Run(ctx, tool, append([]string{"advertise", fmt.Sprint("--window=", cooling)}, flags...)...)
 	return err
 }
 
-// advertising lets the nodes advertise until the end of the test. It checks that a node cannot advertise for another.
+// advertising makes the nodes advertise until the end of the test. It checks that a node cannot advertise for another.
 func (w *world) advertising(t *testing.T, nodes ...*cluster.Node) {
 	t.Helper()
 	if err := advertise(t.Context(), nodes[0], "--node-name="+nodes[1].Name); err == nil ||
@@ -125,7 +125,7 @@ func (w *world) advertising(t *testing.T, nodes ...*cluster.Node) {
 	})
 }
 
-// asks waits until pods ask for an address, and checks that those on the host network ask for none.
+// asks waits until pods ask for the resource, and checks that pods on the host network do not.
 func (w *world) asks(t *testing.T) {
 	t.Helper()
 	asked := func(name string, spec object) string {
@@ -153,12 +153,11 @@ func (w *world) asks(t *testing.T) {
 	}
 }
 
-// pausing is a pod that does nothing.
 func pausing() object {
 	return podSpec(object{"name": "pause", "image": cluster.Pause, "imagePullPolicy": "Never"})
 }
 
-// A round is how the pods of a burst were placed, and how many of them have failed for lack of an address.
+// A round has the places of a burst of pods, and how many of them failed for lack of an address.
 type round struct {
 	name              string
 	few, many, failed int
@@ -172,7 +171,7 @@ func (r round) String() string {
 		r.rounds, burst, r.name, r.few, fewest, r.many, r.failed, r.took.Seconds())
 }
 
-// play plays rounds, and adds them.
+// play adds the results of several rounds.
 func (w *world) play(t *testing.T, name string, play func(n int) round) round {
 	t.Helper()
 	all := round{name: name, rounds: *rounds}
@@ -185,8 +184,7 @@ func (w *world) play(t *testing.T, name string, play func(n int) round) round {
 	return all
 }
 
-// placed starts a burst of pods, waits until all of them run for which there are addresses where they are, and deletes
-// them.
+// placed starts a burst of pods, waits until all pods with addresses run, and deletes them.
 func (w *world) placed(t *testing.T, name string) (r round) {
 	t.Helper()
 	spec := pausing()
@@ -222,7 +220,7 @@ func (w *world) placed(t *testing.T, name string) (r round) {
 	return r
 }
 
-// lacking counts the pods whose sandbox has failed because the node has no address for it.
+// lacking counts the pods whose sandbox failed because the node had no address.
 func (w *world) lacking(ctx context.Context, name string) (int, error) {
 	out, err := w.Kubectl(ctx, "get", "events", "--field-selector=reason=FailedCreatePodSandBox", "-o", "json")
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// podsOnBothNodes checks a Deployment with probes: its pods are on both nodes, have addresses of the VPC, and see each
-// other's.
+// podsOnBothNodes checks a Deployment with probes: its pods are on both nodes, and have addresses of the VPC, which
+// they see.
 func (w *world) podsOnBothNodes(t *testing.T) {
 	w.apply(t, deployment("web", 4, server()))
 	pods := w.ready(t, "web", 4)
@@ -42,7 +42,7 @@ func onNode(pods []pod, node string) (on []pod) {
 	return on
 }
 
-// sees checks that a pod's call is answered, and which address the other end sees.
+// sees checks that a pod's call is answered, and that the other end sees this address.
 func (w *world) sees(t *testing.T, from pod, protocol string, to netip.AddrPort, want netip.Addr) {
 	t.Helper()
 	await(t, func() error { // until kube-proxy has the endpoints
@@ -55,7 +55,7 @@ func (w *world) sees(t *testing.T, from pod, protocol string, to netip.AddrPort,
 	})
 }
 
-// seesHost is sees for a call from a namespace that is no pod.
+// seesHost is like sees, but the caller is no pod.
 func seesHost(t *testing.T, from *nl.NS, to netip.AddrPort, want netip.Addr) {
 	t.Helper()
 	await(t, func() error {
@@ -67,8 +67,7 @@ func seesHost(t *testing.T, from *nl.NS, to netip.AddrPort, want netip.Addr) {
 	})
 }
 
-// clusterIP checks that a backend of a Service sees the pod that calls, by TCP and UDP, also where caller and backend
-// are one.
+// clusterIP checks that a Service's backend sees the calling pod, by TCP and UDP, even if the two are the same pod.
 func (w *world) clusterIP(t *testing.T) {
 	w.apply(t, deployment("web", 2, server()), service("web", "web"), podOn("client", "node1", server()),
 		podOn("single", "node1", server()), service("single", "single"))
@@ -84,7 +83,7 @@ func (w *world) clusterIP(t *testing.T) {
 	one := w.ready(t, "single", 1)[0]
 	s := w.serviceAddr(t, "single")
 	await(t, func() error {
-		// hairpin: which address it sees is kube-proxy's
+		// hairpin: kube-proxy decides which address the pod sees
 		_, err := w.call(one, "http", netip.AddrPortFrom(s.addr, s.http))
 		return err
 	})
@@ -94,7 +93,7 @@ func (w *world) clusterIP(t *testing.T) {
 	})
 }
 
-// nodePort checks NodePorts for callers from the VPC, from a peered VPC, from the node itself, and from a pod.
+// nodePort checks NodePorts for callers from the VPC, a peered VPC, the node itself, and a pod.
 func (w *world) nodePort(t *testing.T) {
 	w.apply(t, podOn("web", "node1", server()), podOn("client", "node2", server()),
 		service("web", "web", "type", "NodePort"), service("local", "web", "type", "NodePort",
@@ -121,10 +120,10 @@ func (w *world) nodePort(t *testing.T) {
 	}
 }
 
-// localCaller is the address that a pod of node1 sees with externalTrafficPolicy Local, if the peer calls.
+// localCaller is the address that a pod of node1 sees if the peer calls a Service with externalTrafficPolicy Local.
 func (w *world) localCaller() netip.Addr { return w.Nodes[0].Addr() } // the conflist has no keepCaller
 
-// dns checks the cluster's name server from both nodes: Services, headless Services, and the API server by its name.
+// dns checks the cluster's name server from both nodes: Services, headless Services, and the API server.
 func (w *world) dns(t *testing.T) {
 	w.apply(t, deployment("web", 4, server()), service("web", "web"), service("each", "web", "clusterIP", "None"))
 	pods := w.ready(t, "web", 4)
@@ -147,7 +146,6 @@ func (w *world) dns(t *testing.T) {
 	}
 }
 
-// resolves checks the addresses of a Service in the cluster's name server.
 func (w *world) resolves(t *testing.T, from pod, name string, want ...netip.Addr) {
 	t.Helper()
 	await(t, func() error {
@@ -171,7 +169,6 @@ func (w *world) resolves(t *testing.T, from pod, name string, want ...netip.Addr
 	})
 }
 
-// hostPort checks a port of the node that leads to a pod.
 func (w *world) hostPort(t *testing.T) {
 	spec := server()
 	spec["containers"].([]object)[0]["ports"] = []object{{"containerPort": port, "hostPort": 8081}}
@@ -190,7 +187,7 @@ func (w *world) hostPort(t *testing.T) {
 	await(t, func() error { _, err := w.call(client, "http", at); return err })
 }
 
-// hostNetwork checks pods in the node's network: they call pods, and are called by them.
+// hostNetwork checks calls between pods and pods in the node's network, in both directions.
 func (w *world) hostNetwork(t *testing.T) {
 	spec := server()
 	spec["hostNetwork"] = true

@@ -13,7 +13,8 @@ import (
 // Shapes of the first two nodes. The default is the single process with the conflist for hostPorts.
 const threePlugins, bothFamilies = "three plugins", "both families"
 
-// shaped is what the first two nodes are: with bothFamilies, they also have the keys that some specs need.
+// shaped returns the options of the first two nodes. With bothFamilies, their conflist also has the keys that some
+// specs need.
 func shaped(t *testing.T) cluster.NodeOptions {
 	t.Helper()
 	switch *shape {
@@ -30,7 +31,7 @@ func shaped(t *testing.T) cluster.NodeOptions {
 	return cluster.NodeOptions{}
 }
 
-// chained is the conflist for hostPorts with the three plugins in the place of the single process.
+// chained is the conflist for hostPorts with the three plugins instead of the single process.
 func chained(t *testing.T) []byte {
 	t.Helper()
 	var three, host object
@@ -42,7 +43,6 @@ func chained(t *testing.T) []byte {
 	return must(json.Marshal(three))
 }
 
-// named is the shape in the title of the table.
 func named() string {
 	if *shape == "" {
 		return ""

@@ -14,11 +14,10 @@ import (
 	"testing"
 )
 
-// networkSpecs are all of Kubernetes' own tests of the network, and conformance is the end of some of them.
+// networkSpecs are Kubernetes' own tests of the network. Names of conformance tests end with conformance.
 const networkSpecs, conformance = `\[sig-network\]`, `.*\[Conformance\]`
 
-// elsewhere are those of networkSpecs that do not run, by the words of their names, and why. Some run if the first two
-// nodes have another shape.
+// elsewhere are the networkSpecs that do not run, and why. Some of them run with another shape of the first two nodes.
 var elsewhere = []struct{ names, why, shape string }{
 	{`Netpol|NetworkPolicy|Network Policy`, "a scenario of its own", ""},
 	{`\[Feature:IPv6DualStack\]`, "they need two nodes with both families", bothFamilies},
@@ -70,7 +69,7 @@ func outcome(ran map[string][]string) string {
 		passed+len(ran["failed"]), conform, len(ran["skipped"]))
 }
 
-// explain counts the specs that have not run, by the reason. One without a reason is an error.
+// explain counts the specs that have not run, by reason. A spec without a reason is an error.
 func (w *world) explain(t *testing.T, left []string) {
 	t.Helper()
 	count := map[string]int{}
@@ -90,8 +89,7 @@ func (w *world) explain(t *testing.T, left []string) {
 	}
 }
 
-// e2e runs the specs of Kubernetes' own tests that the flags choose, and returns their names by their state. Each spec
-// that failed is an error.
+// e2e runs the chosen specs of Kubernetes' own tests, and returns their names by state. A failed spec is an error.
 func (w *world) e2e(t *testing.T, choice ...string) map[string][]string {
 	t.Helper()
 	dir := t.TempDir()
@@ -111,8 +109,7 @@ func (w *world) e2e(t *testing.T, choice ...string) map[string][]string {
 	return readReport(t, report, failure)
 }
 
-// readReport logs the report of ginkgo, and returns the names of specs by their state. Each spec that failed is an
-// error.
+// readReport logs the report of ginkgo, and returns the names of specs by state. A failed spec is an error.
 func readReport(t *testing.T, file string, failure error) map[string][]string {
 	t.Helper()
 	b, err := os.ReadFile(file)

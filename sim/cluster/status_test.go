@@ -24,8 +24,8 @@ import (
 // state is the directory of the registry on a node.
 const state = "/run/cni-ipvlan-vpc-k8s"
 
-// statusWhileLocked checks that a node stays Ready while a process holds the lock of the registry. The runtime asks the
-// plugins by STATUS every few seconds. A pod of this time waits for the lock, and then starts.
+// statusWhileLocked checks that a node stays Ready while a process holds the lock of the registry. A new pod waits for
+// the lock, and then starts.
 func (w *world) statusWhileLocked(t *testing.T) {
 	w.apply(t, podOn("before", "node1", server()))
 	before := w.ready(t, "before", 1)[0] // there is a registry
@@ -42,10 +42,9 @@ func (w *world) statusWhileLocked(t *testing.T) {
 	})
 }
 
-// serverOf is where a pod's netexec answers.
 func serverOf(p pod) netip.AddrPort { return netip.AddrPortFrom(p.addr, port) }
 
-// lock locks a directory as the registry does, until unlock is called.
+// lock locks a directory as the registry does.
 func lock(t *testing.T, dir string) (unlock func()) {
 	t.Helper()
 	f, err := os.Open(dir)
@@ -54,9 +53,8 @@ func lock(t *testing.T, dir string) (unlock func()) {
 	return func() { check(t, f.Close()) }
 }
 
-// statusOfBrokenNode checks that a node which lacks a program of ours is not Ready, for a reason that names the
-// program, until the program is back. It also shows that the runtime asks for STATUS, which the other scenarios take
-// for granted.
+// statusOfBrokenNode checks that a node without one of our programs is not Ready, for a reason that names the program.
+// This also shows that the runtime asks for STATUS.
 func (w *world) statusOfBrokenNode(t *testing.T) {
 	const program = "/opt/cni/bin/cni-ipvlan-vpc-k8s-grow"
 	n := w.Nodes[0]
@@ -74,7 +72,7 @@ func (w *world) statusOfBrokenNode(t *testing.T) {
 	check(t, errors.Join(err, os.Rename(n.File(program+".away"), n.File(program))))
 }
 
-// statusUnderLoad checks that a node stays Ready while processes that never sleep take its CPU, and that a pod starts.
+// statusUnderLoad checks that a node stays Ready, and that a pod starts, while processes take all CPU.
 func (w *world) statusUnderLoad(t *testing.T) {
 	const busy = 25
 	w.staysReady(t, "node1", func() {
@@ -87,8 +85,7 @@ func (w *world) statusUnderLoad(t *testing.T) {
 	})
 }
 
-// staysReady checks that a node is Ready all the time while a function runs. Its condition has the time of its last
-// change.
+// staysReady checks that a node is Ready while during runs, and that its condition has not changed.
 func (w *world) staysReady(t *testing.T, node string, during func()) {
 	t.Helper()
 	began, err := w.readiness(t.Context(), node)
@@ -117,7 +114,7 @@ func (w *world) staysReady(t *testing.T, node string, during func()) {
 	}
 }
 
-// watch returns all conditions that a node has until a context ends.
+// watch returns all conditions of a node until the context ends.
 func (w *world) watch(ctx context.Context, node string) map[string]bool {
 	seen := map[string]bool{}
 	for ctx.Err() == nil {
@@ -132,14 +129,13 @@ func (w *world) watch(ctx context.Context, node string) map[string]bool {
 	return seen
 }
 
-// readiness returns the condition Ready of a node: whether it is true, since when, and why.
+// readiness returns the condition Ready of a node: its status, the time of its last change, and its message.
 func (w *world) readiness(ctx context.Context, node string) (string, error) {
 	return w.Kubectl(ctx, "get", "node", node, "-o",
 		`jsonpath={range .status.conditions[?(@.type=="Ready")]}{.status} {.lastTransitionTime} {.message}{end}`)
 }
 
-// untilReported waits until a kubelet reports its node once more: it reports what is true now, and has reported what
-// was.
+// untilReported waits until a kubelet reports its node once more.
 func (w *world) untilReported(t *testing.T, node string) {
 	t.Helper()
 	first := ""
@@ -156,7 +152,7 @@ func (w *world) untilReported(t *testing.T, node string) {
 	})
 }
 
-// spin lets a process use CPU on a machine until stop is called.
+// spin starts a process that uses a CPU.
 func spin(t *testing.T, m *machine.Machine) (stop func()) {
 	t.Helper()
 	c := m.Command(context.Background(), "sh", "-c", "echo $$; while :; do :; done")

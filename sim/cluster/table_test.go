@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A table is the result of a run: a line for each scenario, and the figures that they have measured.
+// A table is the result of a run: a line for each scenario, and the measured figures.
 type table struct {
 	title  string
 	lines  []string
@@ -22,7 +22,6 @@ type table struct {
 	began  time.Time
 }
 
-// add adds a scenario.
 func (r *table) add(name string, ok bool, took time.Duration) {
 	word := "ok"
 	if !ok {
@@ -31,7 +30,7 @@ func (r *table) add(name string, ok bool, took time.Duration) {
 	r.lines = append(r.lines, fmt.Sprintf("%-36s %-6s %5.0f s", name, word, took.Seconds()))
 }
 
-// write writes the table to a file, and to standard output if there is none.
+// write writes the table to a file, or to standard output.
 func (r *table) write(t *testing.T, file string, figures []string) {
 	t.Helper()
 	var b strings.Builder
@@ -50,7 +49,7 @@ func (r *table) write(t *testing.T, file string, figures []string) {
 	}
 }
 
-// usedMB returns how much memory of this kernel is in use, with what is in tmpfs and without caches of files.
+// usedMB returns how much memory of this kernel is in use, including tmpfs, but not caches of files.
 func usedMB(t *testing.T) int {
 	t.Helper()
 	f, err := os.Open("/proc/meminfo")
@@ -67,7 +66,6 @@ func usedMB(t *testing.T) int {
 	return (kB["MemTotal"] - kB["MemAvailable"]) / 1024
 }
 
-// release returns the release of this kernel.
 func release(t *testing.T) string {
 	t.Helper()
 	var u unix.Utsname

@@ -27,7 +27,7 @@ var (
 	lineEnd        = regexp.MustCompile(`(?m) +$`)
 )
 
-// varying is what differs each time, and what stands for it.
+// varying has the texts that differ each time, and their replacements.
 var varying = []struct {
 	pattern *regexp.Regexp
 	word    string
@@ -51,8 +51,8 @@ func sameEachTime(s string) string {
 	return s
 }
 
-// transcript types the commands of the transcript of make cluster, and wants what it shows. With UPDATE=1 it writes
-// what it gets into the file.
+// transcript types the commands of the transcript of make cluster, and compares the output. With UPDATE=1 it writes the
+// output into the file.
 func (w *world) transcript(t *testing.T) {
 	text, err := os.ReadFile(playground)
 	check(t, err)
@@ -76,8 +76,7 @@ func (w *world) transcript(t *testing.T) {
 	}
 }
 
-// shell is what a person sees who types a script into the shell of make cluster, until the prompt after the last
-// command.
+// shell is what a person sees who types a script into the shell of make cluster.
 func (w *world) shell(t *testing.T, script string) string {
 	t.Helper()
 	s, err := w.NewShell()

@@ -16,8 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// upgrade checks the step from the original's conflist to the one plugin, as the documentation has it. Running pods
-// lose no call, new pods start by the one plugin, which also deletes the old ones, and nothing is left of them.
+// upgrade checks the change from the original's conflist to the one plugin, as the documentation describes it. Running
+// pods lose no call. The one plugin makes new pods, and deletes the old ones without leftovers.
 func (w *world) upgrade(t *testing.T) {
 	n := w.join(t, "upgrades", cluster.NodeOptions{Conflist: edited(t, "original", object{"routeToVpcPeers": true})})
 	clean := findings(t, n)
@@ -53,8 +53,7 @@ func (w *world) upgrade(t *testing.T) {
 	w.endsClean(t, n, clean)
 }
 
-// endsClean collects on a node whose pods have ended. Nothing is left of them, and the doctor finds no more than
-// before.
+// endsClean collects on a node whose pods have ended. Nothing is left of them, and the doctor finds nothing new.
 func (w *world) endsClean(t *testing.T, n *cluster.Node, before []string) {
 	t.Helper()
 	w.collected(t, n, nil)
@@ -67,7 +66,7 @@ func (w *world) endsClean(t *testing.T, n *cluster.Node, before []string) {
 
 func virtualUDP(s serviceAddr) netip.AddrPort { return netip.AddrPortFrom(s.addr, s.udp) }
 
-// calls makes calls, one after the other, until stop is called.
+// calls makes calls, one after the other, until the caller calls stop.
 func calls(all ...func() error) (stop func() (made int, lost []error)) {
 	end, ended := make(chan struct{}), make(chan struct{})
 	var made int
@@ -95,8 +94,8 @@ func calls(all ...func() error) (stop func() (made int, lost []error)) {
 	}
 }
 
-// podsByOne starts pods until one has been wired by the one plugin: the runtime reads the new conflist a moment after
-// the rename.
+// podsByOne starts pods until the one plugin has made one. The runtime reads the new conflist a moment after the
+// rename.
 func (w *world) podsByOne(t *testing.T, n *cluster.Node) (names []string) {
 	t.Helper()
 	for {
@@ -110,7 +109,7 @@ func (w *world) podsByOne(t *testing.T, n *cluster.Node) (names []string) {
 	}
 }
 
-// configOf returns the configuration with which a pod was wired. The library of the runtime keeps it.
+// configOf returns the configuration of a pod, which the runtime's library keeps.
 func configOf(t *testing.T, n *cluster.Node, pod string) string {
 	t.Helper()
 	kept, err := filepath.Glob(n.File("/var/lib/cni/results/*"))

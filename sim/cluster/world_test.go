@@ -15,7 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// A world is a cluster, and what the scenarios do in it.
+// A world is a cluster, and the data of the scenarios.
 type world struct {
 	*cluster.Cluster
 	logs    string                // directory
@@ -34,11 +34,9 @@ type pod struct {
 	addrs      []netip.Addr // of all families
 }
 
-// patience is how long scenarios wait for the cluster. A machine that has other work takes several times as long as one
-// that has none.
+// patience is how long scenarios wait for the cluster. A busy machine takes several times as long as an idle one.
 const patience = 15 * time.Minute
 
-// check ends a test at an error.
 func check(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -46,7 +44,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// await ends a test if something does not come true.
+// await repeats try until it succeeds, or ends the test after patience.
 func await(t *testing.T, try func() error) {
 	t.Helper()
 	check(t, cluster.Await(t.Context(), patience, try))
@@ -64,7 +62,6 @@ func (w *world) apply(t *testing.T, objects ...object) {
 	})
 }
 
-// remove deletes an object and waits until it is gone.
 func (w *world) remove(t *testing.T, kind, name string) {
 	if _, err := w.Kubectl(context.Background(), "delete", "--ignore-not-found", "--cascade=foreground", kind,
 		name); err != nil {
@@ -83,7 +80,6 @@ func meta(name string) object { return object{"name": name} }
 
 func labels(name string) object { return object{"app": name} }
 
-// container is a container of agnhost.
 func container(args ...string) object {
 	return object{
 		"name": "agnhost", "image": cluster.Agnhost, "imagePullPolicy": "Never", "args": args,
@@ -93,15 +89,13 @@ func container(args ...string) object {
 	}
 }
 
-// podSpec is a pod with a container. Its end takes no longer than it must.
+// podSpec is a pod with a container, which ends quickly.
 func podSpec(c object) object {
 	return object{"containers": []object{c}, "terminationGracePeriodSeconds": 1}
 }
 
-// server is a pod template's specification that serves netexec.
 func server() object { return podSpec(container("netexec")) }
 
-// podOn is a pod of a name on a node.
 func podOn(name, node string, spec object) object {
 	spec["nodeName"] = node
 	return object{"apiVersion": "v1", "kind": "Pod", "metadata": object{"name": name, "labels": labels(name)},
@@ -123,8 +117,7 @@ func deployment(name string, replicas int, spec object) object {
 	}
 }
 
-// service is a Service of pods by their name, with ports 80 and UDP 81 for netexec's. Further fields are key, value,
-// ....
+// service is a Service of an app's pods: port 80, and UDP port 81, for netexec. fields are pairs of key and value.
 func service(name, app string, fields ...any) object {
 	spec := object{
 		"selector": labels(app),
@@ -139,7 +132,7 @@ func service(name, app string, fields ...any) object {
 	return object{"apiVersion": "v1", "kind": "Service", "metadata": meta(name), "spec": spec}
 }
 
-// A serviceAddr is where a Service is.
+// A serviceAddr has the addresses of a Service.
 type serviceAddr struct {
 	addr              netip.Addr // the cluster's
 	http, udp         uint16     // ports there
@@ -161,7 +154,6 @@ func (w *world) serviceAddr(t *testing.T, name string) serviceAddr {
 	return a
 }
 
-// read reads an object of the API.
 func (w *world) read(t *testing.T, into any, what ...string) {
 	t.Helper()
 	out, err := w.Kubectl(t.Context(), append([]string{"get", "-o", "json"}, what...)...)
@@ -169,7 +161,7 @@ func (w *world) read(t *testing.T, into any, what ...string) {
 	check(t, json.Unmarshal([]byte(out), into))
 }
 
-// pods returns the pods of a name that are ready and not about to end.
+// pods returns the pods of an app that are ready and not about to end.
 func (w *world) pods(ctx context.Context, app string) ([]pod, error) {
 	out, err := w.Kubectl(ctx, "get", "pods", "-o", "json", "-l", "app="+app)
 	if err != nil {
@@ -209,7 +201,7 @@ func (w *world) pods(ctx context.Context, app string) ([]pod, error) {
 	return pods, nil
 }
 
-// ready waits until this number of pods of a name is ready, and returns them.
+// ready waits until exactly n pods of an app are ready, and returns them.
 func (w *world) ready(t *testing.T, app string, n int) (pods []pod) {
 	t.Helper()
 	await(t, func() (err error) {
@@ -221,14 +213,13 @@ func (w *world) ready(t *testing.T, app string, n int) (pods []pod) {
 	return pods
 }
 
-// describe returns what Kubernetes tells of pods that are not ready.
+// describe returns what Kubernetes says about an app's pods.
 func (w *world) describe(app string) string {
 	out, err := w.Kubectl(context.Background(), "get", "pods", "-o", "wide", "-l", "app="+app)
 	events, err2 := w.Kubectl(context.Background(), "get", "events", "--field-selector=type=Warning")
 	return strings.Join([]string{out, events, fmt.Sprint(err, err2)}, "\n")
 }
 
-// node returns a node by its name.
 func (w *world) node(name string) *cluster.Node {
 	for _, n := range w.Nodes {
 		if n.Name == name {

@@ -22,8 +22,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/judge"
 )
 
-// kills is a foreign plugin at the end of the chain, which kills the runtime. Our ADD has ended, and the runtime has
-// not recorded its result.
+// kills is a foreign plugin at the end of the chain. It kills the runtime after our ADD, before the runtime has
+// recorded the result.
 const kills = `#!/bin/sh
 case $CNI_COMMAND in
 VERSION) echo '{"cniVersion": "1.1.0", "supportedVersions": ["0.4.0", "1.0.0", "1.1.0"]}' ;;
@@ -32,7 +32,7 @@ esac
 `
 
 // killedAfterADD kills CRI-O between an ADD and its record. The next CRI-O does not know the pod, and leaves its
-// namespace mounted. GC keeps an address that a namespace has, and ends the lease after the namespace has gone.
+// namespace mounted. GC ends the lease only after this namespace has gone.
 func (s *server) killedAfterADD(t *testing.T) {
 	leased := s.dieAfterADD(t)
 	s.start(t)
@@ -53,15 +53,15 @@ func (s *server) killedAfterADD(t *testing.T) {
 	s.ready(t)
 }
 
-// releases has TestJudgeContainerd try other releases of containerd, too. Each has a directory with its programs, as
-// make judges builds them:
+// With the flag releases, TestJudgeContainerd also tries other releases of containerd. make judges builds a directory
+// of programs for each:
 //
 //	go test -exec "$PWD/nl/nltest/vm/exec" -run Containerd$ ./sim/cri -args -releases "$PWD/.cache/cri/releases"
 var releases = flag.String("releases", "", "TestJudgeContainerd: the `directory` with further releases")
 
 // TestJudgeContainerd kills containerd between an ADD and its record. The next containerd knows the pod. When kubelet
-// removes it, this containerd calls DEL, or forgets that, as doctor says of its release. Then two collections end the
-// lease, a minute apart.
+// removes the pod, some releases call DEL, and others forget it, as doctor says. Then two collections, a minute apart,
+// end the lease.
 func TestJudgeContainerd(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	dirs := []string{programDir}
@@ -131,7 +131,7 @@ func (s *server) tool(args ...string) (string, error) {
 	return string(out), err
 }
 
-// dieAfterADD has the last plugin of a pod kill the runtime. It returns the leases, with those of the pod.
+// dieAfterADD makes the last plugin of a pod kill the runtime. It returns all leases.
 func (s *server) dieAfterADD(t *testing.T) map[netip.Addr]string {
 	t.Helper()
 	before := s.leases(t)

@@ -24,12 +24,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
-// bats has TestJudgeBats run. make judges fetches bats, and builds what the tests run with:
+// With the flag bats, TestJudgeBats runs. make judges fetches bats, and builds the programs of its tests:
 //
 //	go test -exec "$PWD/nl/nltest/vm/exec" -run Bats$ ./sim/cri -args -bats "$PWD/.cache/cri/bats"
 var bats = flag.String("bats", "", "TestJudgeBats: the `directory` with bats, CRI-O's tests, and their programs")
 
-// batsFiles are CRI-O's tests of the network, with their tests that cannot judge ours.
+// batsFiles are CRI-O's tests of the network. Not has those that cannot judge our plugin.
 var batsFiles = map[string]judge.Suite{
 	"network.bats": {Not: map[string]string{
 		"hostnetwork:true":     "the pod has the network of the node",
@@ -39,7 +39,7 @@ var batsFiles = map[string]judge.Suite{
 	"pod_annotations_capability.bats": {},
 }
 
-// TestJudgeBats: the tests of CRI-O call our plugin as their bridge.
+// TestJudgeBats runs tests of CRI-O, which call our plugin as their bridge.
 func TestJudgeBats(t *testing.T) {
 	if *bats == "" {
 		t.Skip("make judges runs it, with the flag -bats")
@@ -70,7 +70,7 @@ type batsNode struct {
 	dir  string // has a copy of their tests, and what they run with
 }
 
-// newBatsNode boots a node whose pods' subnets have the CIDRs of the tests: of theirs for IPv6, a /64.
+// newBatsNode boots a node. The subnets of its pods have the CIDRs of the tests.
 func newBatsNode(t *testing.T, dataPath string) *batsNode {
 	t.Helper()
 	f := simtest.Fabric(t, ec2sim.World(`
@@ -104,7 +104,6 @@ func (n *batsNode) command(file string) *exec.Cmd {
 		filepath.Join(n.dir, "test"), filepath.Join(n.bats, "node_modules/bats/bin/bats"), file)
 }
 
-// temporary is where the tests have CRI-O's files.
 const temporary = "/run/tests"
 
 // env are the variables of the tests (test/common.sh), of bats, and of CRI-O.
@@ -121,8 +120,8 @@ func (n *batsNode) env() []string {
 	}
 }
 
-// install copies the tests, which write into their directory, and makes their images. Only the pods' data change: the
-// node has no systemd, and its kernel has no cpusets.
+// install copies the tests, which write into their directory, and makes their images. It changes the data of pods,
+// because the node has no systemd, and its kernel has no cpusets.
 func (n *batsNode) install(t *testing.T) {
 	t.Helper()
 	test := filepath.Join(n.dir, "test")
@@ -147,7 +146,7 @@ func (n *batsNode) install(t *testing.T) {
 	}
 }
 
-// imagesOfBats stand for those that the tests import, by their names.
+// imagesOfBats replace the images that the tests import.
 func imagesOfBats() map[string]image {
 	pause := string(must(os.ReadFile(filepath.Join(programDir, "pause"))))
 	shell := image{links: map[string]string{}, files: map[string]string{
@@ -172,9 +171,9 @@ func imagesOfBats() map[string]image {
 	}
 }
 
-// asBridge is the program that CRI-O and its tests call as bridge. It gives our plugin a configuration of the same
-// meaning: the pool has the subnet that host-local would have. Afterwards it lists the leases where the tests look for
-// those of host-local.
+// asBridge is the program that CRI-O and its tests call as bridge. It calls our plugin with an equivalent
+// configuration: the pool has the subnet of host-local. Afterwards it lists the leases where the tests look for those
+// of host-local.
 const asBridge = `#!/bin/sh
 export CNI_PATH=%[1]s:$CNI_PATH
 conf=$(cat)
@@ -193,8 +192,8 @@ for address in $(jq -r '.leases | keys[]' /run/cni-ipvlan-vpc-k8s/registry.json)
 exit $status
 `
 
-// asAnnotated is the plugin of the tests of annotations. It writes what it is given into a file as CRI-O's own plugin
-// does. The first in its list then calls ours.
+// asAnnotated is the plugin in the tests of annotations. Like CRI-O's own, it writes its input into a file. The first
+// in its list then calls our plugin.
 const asAnnotated = `#!/bin/sh -e
 conf=$(cat)
 answer=$(echo "$conf" | %[1]s/log_cni_plugin.sh)
@@ -204,8 +203,7 @@ case $conf in
 esac
 `
 
-// cgroupV1 is stat(1), and says that the node has version 1 of cgroups. With version 2, the test of host ports does not
-// run, because the machines of CRI-O's project have failed it at times.
+// cgroupV1 is a stat(1) that reports version 1 of cgroups. With version 2, CRI-O's tests skip the test of host ports.
 const cgroupV1 = `#!/bin/sh
 case "$*" in
 "-f -c%%T /sys/fs/cgroup") echo tmpfs ;;

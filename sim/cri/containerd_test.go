@@ -32,9 +32,8 @@ var containerd = kind{
 	keeps:   true,
 }
 
-// containerdConfig limits containerd to its directory. It also keeps it from lowering its OOM score, which is not
-// allowed everywhere. After a restart, containerd ends a pod whose shim does not answer in two seconds, on a busy
-// machine, too.
+// containerdConfig limits containerd to its directory, and keeps it from lowering its OOM score, which is not allowed
+// everywhere. After a restart, containerd waits longer for a pod's shim than its default of two seconds.
 const containerdConfig = `version = 4
 debug = {level = 'warn'}
 [timeouts]
@@ -93,7 +92,7 @@ runtime_type = 'io.containerd.runc.v2'
 options = {BinaryName = '%[2]s/runc'}
 `
 
-// mirror has the node serve the images of all registries.
+// mirror makes the node the registry of all images.
 const mirror = "[host.'http://" + imageHost + "']\n"
 
 const containerdHandler = `%[3]s = {runtime_type = 'io.containerd.runc.v2', cni_conf_dir = '%[1]s/%[3]s', options = {BinaryName = '%[2]s/runc'}}
@@ -110,10 +109,9 @@ func (s *server) statusAnyTime(t *testing.T) {
 	}
 }
 
-// grow is a program that the plugin needs.
 const grow = "cni-ipvlan-vpc-k8s-grow"
 
-// withoutProgram removes it, and returns a function that restores it.
+// withoutProgram removes grow, which the plugin needs. undo restores it.
 func (s *server) withoutProgram(t *testing.T) (undo func()) {
 	t.Helper()
 	here, away := filepath.Join(s.path("bin"), grow), s.path(grow)

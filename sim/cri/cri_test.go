@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// An object is a message of the Container Runtime Interface, as it is in JSON.
+// An object is a message of the Container Runtime Interface in JSON.
 type object = map[string]any
 
 // call calls a method and decodes its answer, unless answer is nil. It waits until the runtime has started.
@@ -36,7 +36,6 @@ func (s *server) call(method string, request object, answer any) error {
 	return json.Unmarshal(out, answer)
 }
 
-// sandboxes returns the IDs of all sandboxes that the runtime knows.
 func (s *server) sandboxes(t *testing.T) (ids []string) {
 	var answer struct{ Items []struct{ ID string } }
 	if err := s.call("ListPodSandbox", object{}, &answer); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// crio has one network: that of the directory with which it was started.
+// crio has one network, which its start chooses.
 var crio = kind{
 	program: "crio",
 	configure: func(s *server, _ []string) map[string]string {
@@ -34,8 +34,8 @@ var crio = kind{
 	},
 }
 
-// crioConfig limits CRI-O to its directory, and keeps it from executing iptables at its start. A pod without containers
-// has no process, which is the default.
+// crioConfig limits CRI-O to its directory, and prevents iptables at its start. A pod without containers has no
+// process, which is the default.
 const crioConfig = `[crio]
 root = '%[1]s/root'
 runroot = '%[1]s/run'
@@ -71,7 +71,7 @@ monitor_path = '/usr/bin/conmon'
 monitor_cgroup = 'pod'
 `
 
-// statusAtStart checks that CRI-O calls STATUS until the plugins are ready for the first time. Pods wait for that.
+// statusAtStart checks that CRI-O repeats STATUS until the plugins are ready for the first time. Until then, pods wait.
 func (s *server) statusAtStart(t *testing.T) {
 	s.kill(t)
 	undo := s.withoutProgram(t)
@@ -86,9 +86,9 @@ func (s *server) statusAtStart(t *testing.T) {
 	s.ready(t)
 }
 
-// forgottenPod kills CRI-O after the plugins have answered, and before CRI-O has recorded the pod. CRI-O then leaves
-// the pod's namespaces and cgroup for ever. But it makes the plugins collect their garbage, which includes the pod's,
-// as soon as STATUS succeeds for the first time. The pod that CRI-O knows keeps its address and its links.
+// forgottenPod kills CRI-O after the plugins have answered, and before CRI-O has recorded the pod. CRI-O never removes
+// the pod's namespaces and cgroup. But after the first successful STATUS it calls GC, which ends the pod's lease. The
+// pod that CRI-O knows keeps its address and its links.
 func (s *server) forgottenPod(t *testing.T) {
 	pods := s.pods(t, "forgotten", 2, nil)
 	forgotten, kept := pods[0], pods[1:]

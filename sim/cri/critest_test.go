@@ -15,7 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/judge"
 )
 
-// network are the tests of critest that need a pod's network, or delete one.
+// network are the tests of critest that need or delete a pod's network.
 var network = judge.Suite{
 	Focus: "Networking|operations on PodSandbox|sysctls|metrics descriptors|Idempotence|support network|HostNetwork|" +
 		"portforward|runtime conditions",
@@ -25,7 +25,7 @@ var network = judge.Suite{
 	},
 }
 
-// TestJudgeCritest: the tests of the Container Runtime Interface call containerd. Its pods have our network, with
+// TestJudgeCritest runs tests of the Container Runtime Interface with containerd, whose pods have our network, with
 // portmap.
 func TestJudgeCritest(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "iptables")
@@ -47,7 +47,7 @@ func TestJudgeCritest(t *testing.T) {
 	}
 }
 
-// imagesOfCritest stand for those that the tests pull, by their repositories: a shell, and servers of a page.
+// imagesOfCritest replace the images that the tests pull: a shell, and servers of a page.
 func imagesOfCritest() map[string]image {
 	shell := image{files: map[string]string{"www/index.html": "a page"}, links: map[string]string{}}
 	shell.files["bin/busybox"] = string(must(os.ReadFile(must(exec.LookPath("busybox")))))

@@ -20,19 +20,18 @@ import (
 	"time"
 )
 
-// pauseImage is the name of the image of sandboxes. imageHost is its registry: the node itself.
+// pauseImage is the image of sandboxes. Its registry imageHost is the node itself.
 const (
 	imageHost  = "127.0.0.1:5000"
 	pauseImage = imageHost + "/pause:latest"
 )
 
-// An image has one layer, with files by their names, and links to one of them by theirs.
+// An image has one layer with files and links by name. A link has the name of its file.
 type image struct {
 	files, links map[string]string
 	entrypoint   []string
 }
 
-// pauseOf is the image of sandboxes, which consists of one program.
 func pauseOf(program []byte) image {
 	return image{files: map[string]string{"main": string(program)}, entrypoint: []string{"/main"}}
 }
@@ -57,7 +56,7 @@ func (s *server) serveImages(t *testing.T, images map[string]image) {
 	go http.Serve(l, mux) // until the listener is closed
 }
 
-// serve serves an image as an OCI registry (OCI distribution specification, "Pull"), whatever its tag.
+// serve serves an image as an OCI registry, under every tag (OCI distribution specification, "Pull").
 func (i image) serve(mux *http.ServeMux, at string) {
 	i.each(func(kind, digest string, content []byte) {
 		name := "blobs/sha256:" + digest
@@ -97,7 +96,7 @@ const (
 	manifest  = "manifest.v1+json"
 )
 
-// each calls a function for the layer, the configuration, and the manifest, each with its SHA-256.
+// each calls do for the layer, the configuration and the manifest.
 func (i image) each(do func(kind, digest string, content []byte)) {
 	// put returns the content's descriptor (OCI image specification, "Content Descriptors").
 	put := func(kind string, content []byte) object {

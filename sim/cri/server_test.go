@@ -24,7 +24,7 @@ const (
 	programDir = "../../.cache/cri"
 )
 
-// A kind is a container runtime, and how the tests configure it.
+// A kind is a container runtime and its configuration.
 type kind struct {
 	program   string
 	release   string                                               // its directory, if it is another release
@@ -49,11 +49,9 @@ type server struct {
 	process           *exec.Cmd // nil: it is not running
 }
 
-// shipped is the network with the shipped conflist.
 const shipped = "shipped"
 
-// newServer starts a container runtime with a network for each conflist, one of which is
-// shipped.
+// newServer starts a container runtime with a network for each conflist. One of them must be shipped.
 func newServer(t *testing.T, k kind, v *vpc, conflists map[string][]byte) *server {
 	t.Helper()
 	s := &server{kind: k, vpc: v, dir: v.node.StateDir + "." + k.program, network: shipped,
@@ -97,7 +95,7 @@ func (s *server) installPlugins(t *testing.T) {
 	}
 }
 
-// broken is a foreign plugin at the end of the chain that fails.
+// broken is a foreign plugin that fails at the end of the chain.
 const broken = `#!/bin/sh
 case $CNI_COMMAND in
 VERSION) echo '{"cniVersion": "1.1.0", "supportedVersions": ["0.4.0", "1.0.0", "1.1.0"]}' ;;
@@ -116,7 +114,6 @@ func (s *server) write(t *testing.T, name string, content []byte) {
 	}
 }
 
-// await repeats try until it succeeds.
 func await(t *testing.T, try func() error) {
 	t.Helper()
 	if err := repeated(try); err != nil {
@@ -124,7 +121,7 @@ func await(t *testing.T, try func() error) {
 	}
 }
 
-// repeated repeats try until it succeeds, for five minutes at most, and returns its last error.
+// repeated repeats try until it succeeds, for at most five minutes, and returns its last error.
 func repeated(try func() error) error {
 	again := time.NewTicker(50 * time.Millisecond)
 	defer again.Stop()
@@ -153,7 +150,7 @@ func (s *server) start(t *testing.T) {
 	await(t, func() error { return s.call("Version", object{}, nil) })
 }
 
-// env is the environment of the runtime: the programs of its release come before the others.
+// env is the environment of the runtime. The programs of its release come first in PATH.
 func (s *server) env() []string {
 	path := strings.Join([]string{filepath.Dir(s.executable()), s.programs, os.Getenv("PATH")}, ":")
 	return slices.Concat(os.Environ(), s.node.Env(), []string{"PATH=" + path})
@@ -161,7 +158,6 @@ func (s *server) env() []string {
 
 func (s *server) executable() string { return filepath.Join(cmp.Or(s.release, s.programs), s.program) }
 
-// ready waits until the runtime accepts pods.
 func (s *server) ready(t *testing.T) {
 	t.Helper()
 	await(t, func() error {
@@ -172,7 +168,6 @@ func (s *server) ready(t *testing.T) {
 	})
 }
 
-// use sets the network of the next pods.
 func (s *server) use(t *testing.T, network string) {
 	t.Helper()
 	if s.network == network {
@@ -186,7 +181,7 @@ func (s *server) use(t *testing.T, network string) {
 	}
 }
 
-// kill ends the process like the kernel's OOM killer.
+// kill kills the process, as the kernel's OOM killer does.
 func (s *server) kill(t *testing.T) {
 	t.Helper()
 	if err := s.process.Process.Kill(); err != nil {
@@ -196,7 +191,6 @@ func (s *server) kill(t *testing.T) {
 	s.process = nil
 }
 
-// stop asks the process to end.
 func (s *server) stop(t *testing.T) {
 	t.Helper()
 	p := s.process
@@ -225,7 +219,6 @@ func (s *server) end(t *testing.T) {
 	}
 }
 
-// unmount unmounts everything that matches a pattern.
 func unmount(pattern string) (err error) {
 	for _, point := range must(filepath.Glob(pattern)) {
 		err = errors.Join(err, syscall.Unmount(point, 0))
@@ -233,7 +226,6 @@ func unmount(pattern string) (err error) {
 	return err
 }
 
-// removeCgroups removes the cgroups of pods, and their parent.
 func removeCgroups() (err error) {
 	for _, procs := range append(must(filepath.Glob(cgroups)), cgroup+"/cgroup.procs") {
 		if e := os.Remove(filepath.Dir(procs)); !errors.Is(e, fs.ErrNotExist) {

@@ -67,7 +67,7 @@ func tellAll(t *testing.T, k kind) {
 	}
 }
 
-// A story uses pods of one network. At its end, the node must have no more than at its beginning.
+// A story uses pods of one network, and leaves nothing on the node.
 type story struct {
 	name, network string
 	tell          func(*server, *testing.T)
@@ -83,7 +83,7 @@ var stories = []story{
 	{"a runtime killed in an ADD", "asks", (*server).killedInADD},
 }
 
-// play first adds and deletes a pod, because what serves all pods stays.
+// play tells the stories. A first pod leaves what all pods share, and is not compared.
 func (s *server) play(t *testing.T, stories []story) {
 	t.Helper()
 	s.endPods(t, s.pods(t, "first", 1, nil))
@@ -116,7 +116,7 @@ func changed(list []byte, keys object, more ...any) []byte {
 	return must(json.Marshal(l))
 }
 
-// pods creates pods at once, each of which answers calls.
+// pods creates pods at once, which answer calls.
 func (s *server) pods(t *testing.T, name string, count int, annotations map[string]string) []*sandbox {
 	t.Helper()
 	pods, errs := make([]*sandbox, count), make([]error, count)
@@ -137,15 +137,14 @@ func (s *server) pods(t *testing.T, name string, count int, annotations map[stri
 	return pods
 }
 
-// podsAtOnce creates pods at once, as after a reboot.
 func (s *server) podsAtOnce(t *testing.T) {
 	pods := s.pods(t, "pod", s.crowd, nil)
 	s.connected(t, pods)
 	s.endPods(t, pods)
 }
 
-// connected checks that each pod has one address of each family from the pods' ENI. It checks that pods call each other
-// and the other host, and that the host calls them.
+// connected checks that each pod has one address of each family from the pods' ENI. Pods and the other host must reach
+// each other.
 func (s *server) connected(t *testing.T, pods []*sandbox) {
 	t.Helper()
 	eni := s.node.ENIs()[1]
@@ -190,8 +189,8 @@ func (s *server) endPods(t *testing.T, pods []*sandbox) {
 	}
 }
 
-// limitedPod has Kubernetes' annotations for bandwidth, which the runtime passes as a capability. The runtime sends a
-// burst of its own, which would be no limit. The pod gets the burst of its rate.
+// limitedPod has Kubernetes' annotations for bandwidth, which the runtime passes as a capability. The pod gets the
+// burst of its rate, instead of the runtime's burst, which would be no limit.
 func (s *server) limitedPod(t *testing.T) {
 	pods := s.pods(t, "limited", 1, map[string]string{"kubernetes.io/ingress-bandwidth": "8M",
 		"kubernetes.io/egress-bandwidth": "16M"})
@@ -211,8 +210,8 @@ func (s *server) limitedPod(t *testing.T) {
 	s.endPods(t, pods)
 }
 
-// askingPod asks by an annotation, which the runtime passes as a capability. The pod gets its address, and a second
-// interface. A pod that asks for more gets nothing.
+// askingPod asks for an address and a second interface by an annotation, which the runtime passes as a capability. A
+// pod that asks for more gets nothing.
 func (s *server) askingPod(t *testing.T) {
 	chosen := netip.MustParseAddr("100.64.0.77")
 	pods := s.pods(t, "asking", 1,
@@ -266,7 +265,6 @@ func (s *server) fullSubnet(t *testing.T) {
 	}
 }
 
-// killed kills the runtime while it has a pod.
 func (s *server) killed(t *testing.T) {
 	pods := s.pods(t, "survivor", 1, nil)
 	s.kill(t)
@@ -282,8 +280,8 @@ func (s *server) killed(t *testing.T) {
 	s.endPods(t, pods)
 }
 
-// killedInADD kills the runtime while a plugin asks EC2 for an address. The plugin continues later: after the next
-// containerd has removed the pod, or after the next CRI-O, which does not know the pod, has called GC.
+// killedInADD kills the runtime while a plugin asks EC2 for an address. The plugin continues after the next runtime has
+// ended the pod: containerd removes it, and CRI-O, which does not know it, calls GC.
 func (s *server) killedInADD(t *testing.T) {
 	stopped := s.stopAtChange(t)
 	answered := make(chan error, 1)
@@ -320,7 +318,8 @@ func (s *server) killedInADD(t *testing.T) {
 	signal(t, plugins, syscall.SIGCONT)
 }
 
-// stopAtChange stops the plugins that run when EC2 changes something next, before it answers them, and says which.
+// stopAtChange stops the plugins that run when EC2 next changes something, before EC2 answers. The channel gets their
+// PIDs.
 func (s *server) stopAtChange(t *testing.T) <-chan []int {
 	stopped := make(chan []int, 1)
 	var once sync.Once
@@ -335,7 +334,7 @@ func (s *server) stopAtChange(t *testing.T) <-chan []int {
 	return stopped
 }
 
-// awaitStop waits until processes have stopped. A process that got SIGSTOP runs on until its threads have seen that.
+// awaitStop waits until processes have stopped, which takes a moment after SIGSTOP.
 func awaitStop(t *testing.T, pids []int) {
 	t.Helper()
 	err := repeated(func() error {
@@ -354,8 +353,7 @@ func awaitStop(t *testing.T, pids []int) {
 	}
 }
 
-// signal sends a signal to processes. One of them at least must be there: another may have come to its end already, and
-// have waited for its parent.
+// signal sends a signal to processes. At least one must still be there.
 func signal(t *testing.T, pids []int, s syscall.Signal) {
 	t.Helper()
 	there := 0

@@ -16,8 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// traces returns everything that pods can leave behind, one item per line: on the node, in the registry, and of the
-// runtime. It does not include the namespaces that CRI-O leaves, but it includes the node's ends of their links.
+// traces returns everything that pods can leave behind on the node, in the registry and in the runtime, one item per
+// line. CRI-O leaves namespaces: these do not count, but the node's ends of their links do.
 func (s *server) traces(t *testing.T) []string {
 	t.Helper()
 	all := strings.Split(nltest.Dump(t, s.node.NS), "\n")
@@ -48,7 +48,6 @@ func (s *server) traces(t *testing.T) []string {
 	return all
 }
 
-// running returns the processes of programs that match the pattern.
 func (s *server) running(pattern string) (pids []int) {
 	for _, link := range must(filepath.Glob("/proc/[0-9]*/exe")) {
 		if exe, _ := os.Readlink(link); must(filepath.Match(pattern, exe)) {

@@ -12,7 +12,6 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// port is where all ends answer.
 const port = 8080
 
 // A vpc has a node, and a host that is not a node.

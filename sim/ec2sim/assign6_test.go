@@ -98,7 +98,7 @@ func TestAssignIPv6(t *testing.T) {
 	}
 }
 
-// TestIPv6Changes: listeners learn of IPv6 as of IPv4, and a deletion frees everything.
+// TestIPv6Changes: listeners also learn of IPv6, and a deletion frees everything.
 func TestIPv6Changes(t *testing.T) {
 	sim, _ := start(t, world)
 	var got []string
@@ -154,7 +154,7 @@ func TestInstanceWithoutIPv4(t *testing.T) {
 	}
 }
 
-// TestLaunchWithPrefixes: a launch template can give the boot ENI its addresses, so that no EC2 call is needed.
+// TestLaunchWithPrefixes: a launch can give the boot ENI its prefixes.
 func TestLaunchWithPrefixes(t *testing.T) {
 	sim, _ := start(t, world)
 	i := run(t, sim, RunInstance{Type: "m5.large", Subnet: "subnet-dual", Prefixes: 2, IPv6Prefixes: 1})

@@ -90,7 +90,7 @@ func TestAssign(t *testing.T) {
 	}
 }
 
-// TestFragmentation: single addresses spread over a subnet leave no room for a prefix, though most of it is free.
+// TestFragmentation: single addresses all over a subnet leave no room for a prefix, though most of it is free.
 func TestFragmentation(t *testing.T) {
 	sim, _ := start(t, world)
 	must(t, sim, "CreateNetworkInterface SubnetId=subnet-b")
@@ -134,7 +134,7 @@ func TestSubnetRunsFull(t *testing.T) {
 	}
 }
 
-// TestConcurrentAssigns: 200 callers at once, on 60 ENIs. Each gets addresses of its own, or a correct refusal.
+// TestConcurrentAssigns: each of 200 concurrent callers on 60 ENIs gets its own addresses, or a correct refusal.
 func TestConcurrentAssigns(t *testing.T) {
 	c := world
 	c.InstanceTypes = []InstanceType{{Name: "wide", ENIs: 61, IPv4PerENI: 10}}

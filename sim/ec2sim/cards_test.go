@@ -38,7 +38,7 @@ func TestCards(t *testing.T) {
 	}
 }
 
-// TestEFAOnly: an instance can start with an EFA-only ENI on each card. It takes a slot and has no addresses.
+// TestEFAOnly: an instance can start with an EFA-only ENI on each card. Such an ENI takes a slot and has no addresses.
 func TestEFAOnly(t *testing.T) {
 	sim, _ := start(t, world)
 	i := run(t, sim, RunInstance{Type: "c6in.32xlarge", Subnet: "subnet-dual", EFAOnly: 2})
@@ -77,7 +77,7 @@ func TestEFAOnly(t *testing.T) {
 	}
 }
 
-// TestFailAs: where EC2 has no separate code, a caller looks at the message.
+// TestFailAs: some errors differ only in the message.
 func TestFailAs(t *testing.T) {
 	sim, _ := start(t, world)
 	sim.FailAs("CreateNetworkInterface", "InvalidParameterValue",
@@ -89,8 +89,8 @@ func TestFailAs(t *testing.T) {
 	must(t, sim, create)
 }
 
-// TestBootElsewhere: the boot ENI has another slot than index 0 of card 0. It is the first of the instance's ENIs, the
-// metadata names it, and it cannot be detached.
+// TestBootElsewhere: the boot ENI is not in slot 0 of card 0. It is still the first of the instance's ENIs, metadata
+// names it, and it cannot be detached.
 func TestBootElsewhere(t *testing.T) {
 	sim, _ := start(t, world)
 	for _, r := range []RunInstance{{BootIndex: 1}, {BootCard: 1}, {BootCard: 1, BootIndex: 1}} {

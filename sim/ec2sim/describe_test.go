@@ -66,8 +66,7 @@ func filterParams(filters string) (params string) {
 	return params
 }
 
-// ids returns the IDs of the described things: the first element of each item of the
-// outermost set.
+// ids returns the IDs of the described things: the first element of each item of the outermost set.
 func ids(action string, answer element) (found []string) {
 	for _, outer := range answer.Elements {
 		for _, item := range outer.Elements {
@@ -179,7 +178,7 @@ func TestLike(t *testing.T) {
 	}
 }
 
-// TestRepeatedIDs: if a request has an ID twice, the thing is described once.
+// TestRepeatedIDs: an answer has a thing once, even if the request has its ID twice.
 func TestRepeatedIDs(t *testing.T) {
 	sim, _ := start(t, world)
 	got := ids("DescribeSubnets",

@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// world is the configuration of most tests: a VPC with two CIDRs and one of IPv6. Its subnets are in two zones; one is
-// tiny, one big, one of both families and one of IPv6 alone.
+// world is the configuration of most tests: a VPC with IPv4 and IPv6, whose subnets have different sizes, families and
+// zones.
 var world = func() Config {
 	c := World(`
 		vpc-1       10.0.0.0/16 100.64.0.0/16 2001:db8:1::/56 -10.77.0.0/16 -2001:db8:7::/56 Name=one
@@ -91,7 +91,7 @@ func post(t testing.TB, h http.Handler, line string) (code int, body string) {
 	return w.Code, w.Body.String()
 }
 
-// must is post for calls that must succeed.
+// must makes a call that must succeed.
 func must(t testing.TB, h http.Handler, line string) element {
 	t.Helper()
 	code, body := post(t, h, line)
@@ -101,7 +101,7 @@ func must(t testing.TB, h http.Handler, line string) element {
 	return parse(t, body)
 }
 
-// refused is post for calls that must fail. It returns the code as "400 InvalidParameterValue".
+// refused makes a call that must fail. It returns the code as "400 InvalidParameterValue".
 func refused(t testing.TB, h http.Handler, line string) (code, message string) {
 	t.Helper()
 	status, body := post(t, h, line)

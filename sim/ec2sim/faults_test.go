@@ -20,7 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestFaults: injected errors come as often as ordered, with the right status, and nothing is done.
+// TestFaults: injected errors come as often as ordered, with the right status, and EC2 carries nothing out.
 func TestFaults(t *testing.T) {
 	sim, _ := start(t, world)
 	const call = "AssignPrivateIpAddresses NetworkInterfaceId=eni-1 SecondaryPrivateIpAddressCount=1"
@@ -88,7 +88,7 @@ func TestFaultOfNoAction(t *testing.T) {
 	sim.Fail("AssignPrivateIPAddresses", "RequestLimitExceeded", 1)
 }
 
-// TestDelay: a delayed answer comes late. The work is done at once, even if no caller waits for the answer.
+// TestDelay: a delayed answer comes late, but EC2 carries the call out at once, even if no caller waits.
 func TestDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sim, _ := start(t, world)
@@ -114,8 +114,8 @@ func TestDelay(t *testing.T) {
 	})
 }
 
-// TestLose: the work is done, and the connection is closed. A call that fails, or one after the last loss, gets its
-// answer.
+// TestLose: EC2 carries the call out, and closes the connection. A call that fails, or that comes after the last loss,
+// gets its answer.
 func TestLose(t *testing.T) {
 	sim, _ := start(t, world)
 	server := httptest.NewServer(sim)
@@ -149,7 +149,7 @@ func TestLose(t *testing.T) {
 	}
 }
 
-// TestTokenAfterALostAnswer: with the same token, the repeated call finds the ENI of the lost one.
+// TestTokenAfterALostAnswer: a repeated call with the same token finds the ENI of the call whose answer was lost.
 func TestTokenAfterALostAnswer(t *testing.T) {
 	sim, _ := start(t, world)
 	sim.Lose("CreateNetworkInterface", -1)

@@ -21,7 +21,6 @@ import (
 
 var update = flag.Bool("update", false, "write the files of testdata again")
 
-// golden compares text with a file of testdata.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
@@ -39,8 +38,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// TestAnswers compares an answer of each action, byte for byte, in the life of one ENI. In the bubble it is the year
-// 2000.
+// TestAnswers compares an answer of each action, byte for byte. The calls are the life of one ENI.
 func TestAnswers(t *testing.T) {
 	life := []string{
 		"CreateNetworkInterface SubnetId=subnet-dual Description=CNI-ENI SecurityGroupId.1=sg-1 " +
@@ -168,15 +166,15 @@ func newToken(t testing.TB, i *Instance) string {
 	return w.Body.String()
 }
 
-// TestTable: the simulator answers the actions of the table, and no others.
+// TestTable: the simulator answers exactly the actions of the table.
 func TestTable(t *testing.T) {
 	if d := cmp.Diff(api.Names(0), slices.Sorted(maps.Keys(actions))); d != "" {
 		t.Errorf("-table +simulator\n%s", d)
 	}
 }
 
-// TestDryRun: a dry run is refused if the Config denies the action. Otherwise it answers DryRunOperation, unless a
-// named thing does not exist.
+// TestDryRun: a dry run is refused if the Config denies the action or a named thing does not exist. Otherwise EC2
+// answers DryRunOperation.
 func TestDryRun(t *testing.T) {
 	for _, action := range slices.Sorted(maps.Keys(actions)) {
 		call := action + " DryRun=true " + strings.Join(strings.Fields(required[action]), " ")

@@ -14,15 +14,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// lagged is a world whose describes can be up to ten seconds old.
+// lagged is a world whose answers can be up to ten seconds old.
 func lagged(back int, seed uint64) Config {
 	c := world
 	c.Lag = Lag{Most: 10 * time.Second, Back: back, Seed: seed}
 	return c
 }
 
-// history assigns an address to eni-1 every second for ten seconds, and describes it five times a second for twenty. It
-// returns how many addresses each describe has shown, and how many there were.
+// history assigns an address to eni-1 every second for ten seconds, and describes it five times a second for twenty
+// seconds. It returns how many addresses each answer has shown, and how many there were.
 func history(t *testing.T, c Config) (shown, truth []int) {
 	sim, _ := start(t, c)
 	for n := range 100 {
@@ -36,7 +36,7 @@ func history(t *testing.T, c Config) (shown, truth []int) {
 	return shown, truth
 }
 
-// TestLag: describes show a state from within the lag, are sometimes old, and go back as often as allowed.
+// TestLag: answers show a state from within the lag. They are sometimes old, and go back as often as allowed.
 func TestLag(t *testing.T) {
 	for _, back := range []int{0, 1, 3} {
 		for seed := range uint64(3) {
@@ -82,8 +82,8 @@ func TestLagRepeats(t *testing.T) {
 	}
 }
 
-// TestLagOfAnENI: a new ENI is missing, and not found, for a while. A deleted ENI is shown for a while. The free
-// addresses of its subnet agree with neither.
+// TestLagOfAnENI: a new ENI is missing, and not found, for a while. A deleted ENI is shown for a while. Neither agrees
+// with the free addresses of the subnet.
 func TestLagOfAnENI(t *testing.T) {
 	missed, notFound, remained, counted := 0, 0, 0, 0
 	for seed := range uint64(20) {

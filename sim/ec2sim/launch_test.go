@@ -5,7 +5,7 @@ package ec2sim
 
 import "testing"
 
-// TestLaunchToken makes a launch again by its client token. It launches nothing more.
+// TestLaunchToken repeats a launch with its client token, which launches nothing more.
 func TestLaunchToken(t *testing.T) {
 	sim, _ := start(t, world)
 	call := launch1 + " ClientToken=t"

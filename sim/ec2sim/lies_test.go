@@ -24,8 +24,8 @@ func liar(t *testing.T) (*Sim, *Instance) {
 	return sim, i
 }
 
-// says returns what the metadata shows of the ENIs: for each the number in its MAC, device number, card and addresses,
-// or a status.
+// says returns what the metadata shows of each ENI: the number in its MAC, device number, card and addresses, or a
+// status.
 func says(t *testing.T, i *Instance) string {
 	const macs = "/latest/meta-data/network/interfaces/macs/"
 	read := func(path string) string {
@@ -146,7 +146,7 @@ func TestLiesOfOneInstance(t *testing.T) {
 	}
 }
 
-// TestUnavailableGivesNoToken: a client's first request is for a token.
+// TestUnavailableGivesNoToken: the request for a token fails, too.
 func TestUnavailableGivesNoToken(t *testing.T) {
 	_, i := liar(t)
 	defer i.Lie(Unavailable())()
@@ -174,7 +174,7 @@ func TestSilent(t *testing.T) {
 	})
 }
 
-// TestReboot ends all earlier lies, and begins the new ones.
+// TestReboot: a reboot ends all earlier lies, and begins new ones.
 func TestReboot(t *testing.T) {
 	sim, i := liar(t)
 	i.Lie(KeepENI(long("eni-3")))

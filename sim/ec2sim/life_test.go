@@ -39,7 +39,7 @@ func TestClientToken(t *testing.T) {
 	}
 }
 
-// TestTokenLife: a token is remembered while its ENI exists, and for some time after.
+// TestTokenLife: EC2 remembers a token while its ENI exists, and for some time after.
 func TestTokenLife(t *testing.T) {
 	for life, want := range map[time.Duration]string{0: "eni-2 eni-2 eni-2 eni-2",
 		24 * time.Hour: "eni-2 eni-2 eni-2 eni-3"} {
@@ -109,7 +109,7 @@ func record(sim *Sim) *[]string {
 	return &lines
 }
 
-// TestChanges: listeners get every change of an ENI in an instance, in order, and no other change.
+// TestChanges: listeners get exactly the changes of ENIs in instances, in order.
 func TestChanges(t *testing.T) {
 	sim, err := New(world)
 	if err != nil {
@@ -172,8 +172,8 @@ func TestListenerMayAsk(t *testing.T) {
 	}
 }
 
-// TestSlowAttachments follows an ENI through attaching and detaching. It checks what describes show of ENI and
-// attachment, whether the metadata has the ENI, and when listeners get the change.
+// TestSlowAttachments follows an ENI through attaching and detaching: what EC2 and the metadata show, and when
+// listeners get the change.
 func TestSlowAttachments(t *testing.T) {
 	c := world
 	c.AttachDelay, c.DetachDelay = 3*time.Second, 2*time.Second

@@ -5,7 +5,7 @@ package ec2sim
 
 import "testing"
 
-// TestOperate: an operation of another user ignores the callers' faults, and is not in Calls.
+// TestOperate: the callers' faults do not affect the operation of another user, and Calls does not have it.
 func TestOperate(t *testing.T) {
 	sim, _ := start(t, world)
 	const action = "AssignPrivateIpAddresses"

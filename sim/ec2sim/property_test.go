@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// check checks the invariants of the package: no address in two places, correct free counts, no limit exceeded.
+// check checks that no address is in two places, that free counts are correct, and that no limit is exceeded.
 func check(t *testing.T, sim *Sim) {
 	t.Helper()
 	enis := sim.ENIs()
@@ -45,7 +45,6 @@ func check(t *testing.T, sim *Sim) {
 	}
 }
 
-// checkIPv4 counts every address.
 func checkIPv4(t *testing.T, sim *Sim, enis []ENI) {
 	t.Helper()
 	taken := map[string]int{}
@@ -79,7 +78,7 @@ func checkIPv4(t *testing.T, sim *Sim, enis []ENI) {
 	}
 }
 
-// checkIPv6 checks that no two blocks overlap; they have only two sizes.
+// checkIPv6 checks that no two blocks overlap.
 func checkIPv6(t *testing.T, sim *Sim, enis []ENI) {
 	t.Helper()
 	owners := map[netip.Prefix]string{}
@@ -164,7 +163,7 @@ func TestRandomLives(t *testing.T) {
 	}
 }
 
-// randomCall makes a call about existing ENIs, with addresses that they or others may have.
+// randomCall makes a call about ENIs that exist. Its addresses may belong to other ENIs.
 func randomCall(r *rand.Rand, sim *Sim) (call, action string) {
 	enis := sim.ENIs()
 	e, other := enis[r.IntN(len(enis))], enis[r.IntN(len(enis))]
@@ -214,7 +213,7 @@ func randomIPv4(r *rand.Rand, e, other ENI) string {
 	return " Ipv4Prefix.1=" + prefixes[r.IntN(len(prefixes))].String()
 }
 
-// randomIPv6 does the same, with addresses in blocks that other ENIs may have as prefixes.
+// randomIPv6 returns an address or a prefix, perhaps in a prefix of another ENI.
 func randomIPv6(r *rand.Rand, e, other ENI) string {
 	base := cidr("2001:db8:1:4::/64").Addr().As16()
 	if e.IPv6CIDR.IsValid() {

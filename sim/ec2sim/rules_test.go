@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// An ENI of ours (eni-2 in subnet-b), and the same ENI attached at index 1.
+// A new ENI (eni-2 in subnet-b), and this ENI attached at index 1.
 const (
 	create   = "CreateNetworkInterface SubnetId=subnet-b"
 	attached = create + "\nAttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-2 DeviceIndex=1"
@@ -25,7 +25,7 @@ const (
 	dualAttached = dual + "\nAttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-2 DeviceIndex=1"
 )
 
-// TestRules has a case for each refusal of EC2. The calls of before succeed; the last one is refused.
+// TestRules has a case for each refusal of EC2. The calls in before succeed, and call is refused.
 func TestRules(t *testing.T) {
 	for _, c := range []struct{ name, before, call, want string }{
 		{"no action", "", "", "400 MissingAction"},

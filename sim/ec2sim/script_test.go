@@ -10,8 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestScript: each request has its outcome from the script. A request that is carried out has its effect, whatever its
-// answer is.
+// TestScript: each request has its outcome from the script, and its effect if EC2 carries it out.
 func TestScript(t *testing.T) {
 	sim, _ := start(t, world)
 	const call = "AssignPrivateIpAddresses NetworkInterfaceId=eni-1 SecondaryPrivateIpAddressCount=1"

@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// An answerText of EC2: the first value of each element.
+// An answerText has the first value of each element in an answer of EC2.
 type answerText map[string]string
 
 func (a answerText) get(t *testing.T, name string) string {
@@ -66,7 +66,6 @@ func endpoint(i *vpcsim.Instance) string {
 	return ""
 }
 
-// fetch makes an HTTP request from an instance.
 func fetch(t *testing.T, i *vpcsim.Instance, method, url, header, value string) string {
 	t.Helper()
 	var body []byte

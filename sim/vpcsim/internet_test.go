@@ -32,7 +32,7 @@ func TestNATGateway(t *testing.T) {
 	drops(t, f, vpcsim.Drops{})
 }
 
-// TestOpenPorts calls two instances from the internet: one from before the port was opened, and a later one.
+// TestOpenPorts calls two instances from the internet: one is older than the open port, and the other is newer.
 func TestOpenPorts(t *testing.T) {
 	f := newFabric(t)
 	early := run(t, f, "early", "subnet-nodes")
@@ -70,7 +70,7 @@ func TestMTU(t *testing.T) {
 		} else if got != path.want {
 			t.Errorf("the path to %s has MTU %d, want %d", path.to, got, path.want)
 		}
-		// Fragments arrive, and so does a stream once its sender knows the path MTU.
+		// Fragments arrive. A stream arrives when its sender knows the path MTU.
 		for _, network := range []string{"tcp", "udp"} {
 			if _, err := path.from.Send(network, netip.AddrPortFrom(path.to, port), 30_000); err != nil {
 				t.Errorf("%s: %v", network, err)

@@ -84,7 +84,7 @@ func TestPrefix6(t *testing.T) {
 		return pod
 	}
 	pod, sibling := eni(node), eni(other)
-	// on the link: the fabric answers the neighbour solicitation
+	// the fabric answers the neighbour solicitation
 	meet(t, other.Namespace, node.Namespace, pod, sibling, "tcp", "udp")
 	meet(t, node.Namespace, other.Namespace, sibling, pod, "tcp", "udp")
 	meet(t, f.Internet, node.Namespace, pod, vpcsim.InternetAddr6, "tcp")

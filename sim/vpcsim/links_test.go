@@ -17,7 +17,6 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// mac returns the MAC address of the ENI.
 func (c card) mac(t *testing.T, i *vpcsim.Instance) string {
 	t.Helper()
 	for _, e := range i.ENIs() {
@@ -29,7 +28,7 @@ func (c card) mac(t *testing.T, i *vpcsim.Instance) string {
 	return ""
 }
 
-// change assigns an address to the ENI, and unassigns it. Each of these changes the fabric.
+// change assigns an address to the ENI, and unassigns it. Both change the fabric.
 func (c card) change(t *testing.T, i *vpcsim.Instance) {
 	t.Helper()
 	a := call(t, i, "AssignPrivateIpAddresses", "NetworkInterfaceId", c.id, "SecondaryPrivateIpAddressCount",
@@ -53,7 +52,7 @@ func newPod(t *testing.T, f *vpcsim.Fabric, name string) *vpcsim.Namespace {
 	return pod
 }
 
-// move returns the wiring of a pod that has the ENI's link for itself.
+// move returns the wiring of a pod that gets the ENI's link.
 func (c card) move(t *testing.T, i *vpcsim.Instance, pod *vpcsim.Namespace) nl.Wiring {
 	t.Helper()
 	addrs := c.addrs(t, i)
@@ -70,7 +69,7 @@ func (c card) move(t *testing.T, i *vpcsim.Instance, pod *vpcsim.Namespace) nl.W
 	}
 }
 
-// returned waits until the ENI's link is on the instance, and returns it. It is as a network card that the kernel has
+// returned waits until the ENI's link is on the instance again, in the state of a network card that the kernel has
 // brought back.
 func (c card) returned(t *testing.T, i *vpcsim.Instance) nl.Link {
 	t.Helper()
@@ -166,7 +165,7 @@ func TestLinkReturns(t *testing.T) {
 	}
 }
 
-// TestMovedLink gives pods an ENI's link. It works in the pod; and after DEL, or the end of the namespace, it works as
+// TestMovedLink gives pods an ENI's link, which works in the pod. After DEL, or the end of the namespace, it works as
 // the master of a slave, and in another pod.
 func TestMovedLink(t *testing.T) {
 	nltest.Need(t, "ipvlan")
@@ -230,8 +229,7 @@ func TestMovedLink(t *testing.T) {
 	drops(t, f, vpcsim.Drops{})
 }
 
-// TestDetachFromPod detaches an ENI whose link is in the namespace of a pod: the link vanishes there, and does not
-// return.
+// TestDetachFromPod detaches an ENI whose link is in the namespace of a pod. The link vanishes, and does not return.
 func TestDetachFromPod(t *testing.T) {
 	f := newFabric(t)
 	node := run(t, f, "node", "subnet-dual")
@@ -292,7 +290,7 @@ func TestRebootUnderPod(t *testing.T) {
 	}
 }
 
-// TestLinkRaces ends namespaces with an ENI's link while EC2 assigns an address to the ENI, detaches it, or the
+// TestLinkRaces ends namespaces with an ENI's link. Meanwhile EC2 assigns an address to the ENI or detaches it, or the
 // instance reboots.
 func TestLinkRaces(t *testing.T) {
 	nltest.Need(t, "nftables")

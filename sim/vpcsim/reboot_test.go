@@ -9,8 +9,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestReboot changes all that plugins change on an instance. After a reboot all of it is as before, and the instance
-// can be called.
+// TestReboot reboots an instance on which everything has changed that plugins change. Afterwards all is as before.
 func TestReboot(t *testing.T) {
 	nltest.Need(t, "nftables")
 	f := newFabric(t)

@@ -37,7 +37,6 @@ func (c *card) attach(t *testing.T, i *vpcsim.Instance, index int) {
 		"DeviceIndex", strconv.Itoa(index)).get(t, "attachmentId")
 }
 
-// addrs returns the addresses of the ENI, one of each family.
 func (c card) addrs(t *testing.T, i *vpcsim.Instance) []netip.Addr {
 	t.Helper()
 	for _, e := range i.ENIs() {
@@ -49,7 +48,6 @@ func (c card) addrs(t *testing.T, i *vpcsim.Instance) []netip.Addr {
 	return nil
 }
 
-// slave creates a slave of the ENI with its addresses in a pod.
 func (c card) slave(t *testing.T, i *vpcsim.Instance, pod *vpcsim.Namespace) {
 	t.Helper()
 	addrs := c.addrs(t, i)
@@ -74,8 +72,8 @@ func vanished(t *testing.T, n *vpcsim.Namespace, link string) {
 	}
 }
 
-// TestDetachUnderPods detaches an ENI that pods use, as EC2 does. Its link vanishes, and so do the links of its pods.
-// Pods of another ENI are not affected, and the ENI can be attached again.
+// TestDetachUnderPods detaches an ENI that pods use. Its link and the links of its pods vanish. Pods of another ENI are
+// not affected, and the ENI can be attached again.
 func TestDetachUnderPods(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	f := newFabric(t)
@@ -125,7 +123,6 @@ func TestDetachUnderPods(t *testing.T) {
 	drops(t, f, vpcsim.Drops{NoHost: 2})
 }
 
-// TestLinkDown sets the link of an ENI down, and up again.
 func TestLinkDown(t *testing.T) {
 	f := newFabric(t)
 	node, host := run(t, f, "node", "subnet-dual"), run(t, f, "host", "subnet-dual")
@@ -162,7 +159,7 @@ func TestLinkDown(t *testing.T) {
 	drops(t, f, vpcsim.Drops{}) // the ENI has its addresses, up or down
 }
 
-// eventually calls until there is an answer: the kernel needs a moment after a link or route was created.
+// eventually calls until there is an answer. A new link or route works after a moment.
 func eventually(from *vpcsim.Instance, to netip.Addr) (err error) {
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		if err = from.Do(func() error { return ask(to) }); err == nil {
@@ -172,7 +169,6 @@ func eventually(from *vpcsim.Instance, to netip.Addr) (err error) {
 	return err
 }
 
-// ask makes a connection, with a short time limit.
 func ask(to netip.Addr) error {
 	c, err := net.DialTimeout("tcp", netip.AddrPortFrom(to, port).String(), 2*time.Second)
 	if err == nil {
@@ -181,7 +177,6 @@ func ask(to netip.Addr) error {
 	return err
 }
 
-// setDown sets a link of this thread's namespace down.
 func setDown(link string) error {
 	l, err := netlink.LinkByName(link)
 	if err != nil {

@@ -61,7 +61,7 @@ func newFabric(t *testing.T) *vpcsim.Fabric {
 	return f
 }
 
-// run launches an instance and lets it answer.
+// run launches an instance, which answers.
 func run(t *testing.T, f *vpcsim.Fabric, name, subnet string) *vpcsim.Instance {
 	t.Helper()
 	i := simtest.Launch(t, f, name, ec2sim.RunInstance{Type: "m5.large", Subnet: subnet})
@@ -71,8 +71,8 @@ func run(t *testing.T, f *vpcsim.Fabric, name, subnet string) *vpcsim.Instance {
 	return i
 }
 
-// drops checks the number of packets that the fabric has dropped since it was created. It waits, because a packet may
-// be delayed by a neighbour solicitation.
+// drops checks the number of packets that the fabric has dropped. It waits, because a neighbour solicitation may delay
+// a packet.
 func drops(t *testing.T, f *vpcsim.Fabric, want vpcsim.Drops) {
 	t.Helper()
 	var got vpcsim.Drops
@@ -168,7 +168,7 @@ func TestSourceCheck(t *testing.T) {
 	}
 	drops(t, f, vpcsim.Drops{Spoofed: 3})
 
-	// An ENI without the check may spoof. The answer goes to the real owner of the address.
+	// An ENI without the check may spoof, but the owner of the address gets the answer.
 	if err := (nl.Addr{Prefix: cidr("10.0.0.99/32"), Dev: "lo"}).Add(liar.NS); err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func TestSourceCheck(t *testing.T) {
 	drops(t, f, vpcsim.Drops{Spoofed: 3, NoHost: 1})
 }
 
-// TestHotPlug attaches an ENI by EC2's API, called from the instance itself, and follows its addresses.
+// TestHotPlug attaches an ENI by a call from the instance itself, and follows the ENI's addresses.
 func TestHotPlug(t *testing.T) {
 	f := newFabric(t)
 	node, host := run(t, f, "node", "subnet-nodes"), run(t, f, "host", "subnet-private")
@@ -246,7 +246,7 @@ func TestHotPlug(t *testing.T) {
 	}
 }
 
-// TestClose checks for leftovers, including those of a process that was killed.
+// TestClose checks that neither this process nor a killed one leaves anything.
 func TestClose(t *testing.T) {
 	before := left(t)
 	f := newFabric(t)

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package e2e is Kubernetes' own program of end-to-end tests with its network tests alone: the others would double its
-// size.
+// Package e2e is Kubernetes' own program of end-to-end tests, with only its network tests.
 package e2e
 
 import (

@@ -27,11 +27,11 @@ import (
 	policyvalidation "k8s.io/kubernetes/pkg/apis/policy/validation"
 )
 
-// root is that of the repository.
+// root is the repository's root.
 const root = "../../../.."
 
-// TestEgress decodes what cni-tool egress --manifest prints, as strictly as an API server that refuses unknown and
-// double fields. It sets the defaults, and validates the objects, as the API server does.
+// TestEgress decodes the output of cni-tool egress --manifest, as an API server that refuses unknown and double fields.
+// It also sets the defaults, and validates the objects.
 func TestEgress(t *testing.T) {
 	added := []string{"--manifest", "dual", "--gateways", "fd00:20::78,172.20.0.78", "--destinations", "198.51.100.0/24",
 		"--namespaces", "shop", "--clients", "2600:1f18::/56"}
@@ -64,7 +64,7 @@ func TestEgress(t *testing.T) {
 	}
 }
 
-// printed is what the tool prints, which make builds first.
+// printed is the output of the tool, which make builds first.
 func printed(t *testing.T, args []string) []byte {
 	t.Helper()
 	c := exec.Command(root+"/bin/cni-ipvlan-vpc-k8s-tool", append([]string{"egress", "--config",
@@ -78,13 +78,13 @@ func printed(t *testing.T, args []string) []byte {
 	return out
 }
 
-// decode reads an object of any version, sets its defaults, and converts it to the one that the API server works with.
+// decode reads an object of any version, sets its defaults, and converts it to the internal version.
 func decode(text []byte) (runtime.Object, error) {
 	strict := serializer.NewCodecFactory(legacyscheme.Scheme, serializer.EnableStrict).UniversalDecoder()
 	return runtime.Decode(strict, text)
 }
 
-// valid returns the kind of an object, which has no mistake.
+// valid returns the kind of an object, which must have no mistake.
 func valid(t *testing.T, text []byte) string {
 	t.Helper()
 	o, err := decode(text)
