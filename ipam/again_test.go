@@ -15,7 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// routeTo has the node route to a pod with the address, which need not be a pod of ours.
+// routeTo gives the node a route to the address, as to a pod.
 func (w *world) routeTo(a netip.Addr) {
 	w.Helper()
 	must(w, nl.Wiring{
@@ -24,8 +24,8 @@ func (w *world) routeTo(a netip.Addr) {
 	}.Add())
 }
 
-// An ADD is killed when it has its lease, and before it has looked whether the node
-// routes the address to another pod. The same ADD comes again, without a DEL.
+// TestAgainAfterKill: an ADD has its lease, and is killed before it checks whether the node routes the address to
+// another pod. The runtime repeats the ADD without a DEL.
 func TestAgainAfterKill(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 3
@@ -44,7 +44,7 @@ func TestAgainAfterKill(t *testing.T) {
 	w.consistent()
 }
 
-// An ADD comes again that was through: the route is the pod's own.
+// TestAgain: the runtime repeats an ADD that has succeeded. The node's route is the pod's own.
 func TestAgain(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	o := pod(1)
@@ -61,8 +61,8 @@ func TestAgain(t *testing.T) {
 	}
 }
 
-// An operator or another program takes one of a pod's two addresses from the ENI. The same ADD gets two others, on
-// one ENI, and not the one that is left.
+// TestAgainWithoutOneFamily: one of a pod's two addresses leaves the ENI. The repeated ADD gets two other addresses, on
+// one ENI.
 func TestAgainWithoutOneFamily(t *testing.T) {
 	w := newWorld6(t, "m5.large")
 	w.policy.Families = []lease.Family{lease.IPv4, lease.IPv6}
@@ -84,8 +84,7 @@ func TestAgainWithoutOneFamily(t *testing.T) {
 	}
 }
 
-// An ADD comes again, and has the addresses in the order of ipFamilies, too. In one process, each ADD that has executed
-// the program that asks EC2 takes its lease again.
+// TestAgainInOrder: a repeated ADD also returns the addresses in the order of ipFamilies.
 func TestAgainInOrder(t *testing.T) {
 	for _, families := range [][]lease.Family{{lease.IPv4, lease.IPv6}, {lease.IPv6, lease.IPv4}} {
 		w := newWorld6(t, "m5.large")

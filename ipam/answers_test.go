@@ -12,7 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 )
 
-// describes returns how many calls that change nothing EC2 has had since the last reset.
+// describes counts the calls since the last reset that change nothing.
 func (w *world) describes() (n int) {
 	for _, action := range looked {
 		n += w.EC2.Asked(action)
@@ -28,8 +28,8 @@ func (w *world) givesUp(pod int) {
 	}
 }
 
-// While EC2 throttles a call, ADDs give up, one after another. The first has asked for what the call needs, and the
-// others do not.
+// TestAnswersServeTheNext: while EC2 throttles a call, ADDs give up, one after another. Only the first ADD asks for
+// what the call needs.
 func TestAnswersServeTheNext(t *testing.T) {
 	for _, c := range []struct {
 		action string
@@ -60,7 +60,7 @@ func TestAnswersServeTheNext(t *testing.T) {
 	}
 }
 
-// An answer serves for ten minutes, and not at all if EC2 does not throttle any more.
+// TestAnswersEnd: a process uses an answer for ten minutes, and only while EC2 throttles.
 func TestAnswersEnd(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.EC2.Fail("CreateNetworkInterface", throttling, -1)
@@ -82,8 +82,7 @@ func TestAnswersEnd(t *testing.T) {
 	})
 }
 
-// An answer that is too old does no harm. EC2 refuses the slot that an operator has used for another ENI since, and the
-// ENI of the ADD goes to another slot.
+// TestAnswersTooOld: an operator has taken a slot since the answer. EC2 refuses this slot, and the ENI goes to another.
 func TestAnswersTooOld(t *testing.T) {
 	for _, action := range []string{"CreateNetworkInterface", "AttachNetworkInterface"} {
 		t.Run(action, func(t *testing.T) {
@@ -103,7 +102,8 @@ func TestAnswersTooOld(t *testing.T) {
 	}
 }
 
-// An operator attaches the ENI of an interrupted attachment meanwhile. EC2 refuses, and the ADD asks.
+// TestAnswersOfAnENIAttachedSince: an attachment is interrupted, and an operator attaches the ENI. EC2 refuses the
+// ADD's call, and the ADD then asks EC2.
 func TestAnswersOfAnENIAttachedSince(t *testing.T) {
 	inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
 		w.EC2.Fail("AttachNetworkInterface", throttling, -1)
@@ -121,8 +121,8 @@ func TestAnswersOfAnENIAttachedSince(t *testing.T) {
 	})
 }
 
-// A collection leaves the ENI alone whose attachment EC2 throttles, because the next ADD attaches it. If no ADD comes,
-// the collection deletes it.
+// TestAnswersAndCollections: EC2 throttles the attachment of an ENI. A collection leaves the ENI to the next ADD. If no
+// ADD comes, the collection deletes the ENI.
 func TestAnswersAndCollections(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.EC2.Fail("AttachNetworkInterface", throttling, -1)
@@ -139,7 +139,7 @@ func TestAnswersAndCollections(t *testing.T) {
 	})
 }
 
-// An ADD of another pool leaves the ENI alone, too, and the next ADD of its pool attaches it.
+// TestAnswersOfTwoPools: an ADD of another pool also leaves the ENI alone. The next ADD of its pool attaches it.
 func TestAnswersOfTwoPools(t *testing.T) {
 	inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
 		w.policy.Pools = true

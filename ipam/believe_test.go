@@ -14,7 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// What EC2 says that it has assigned, and cannot be, goes to no pod, now or later.
+// TestStrangeAnswers: EC2 answers with an address that cannot be on the ENI. No pod gets this address, now or later.
 func TestStrangeAnswers(t *testing.T) {
 	for _, test := range []struct{ name, action, from, to string }{
 		{"an address of another subnet", "AssignPrivateIpAddresses", "100.77.", "100.78."},
@@ -44,7 +44,7 @@ func TestStrangeAnswers(t *testing.T) {
 	}
 }
 
-// lying has EC2 say something else in its answers to an action.
+// lying changes the text from to the text to in EC2's answers to an action.
 func (w *world) lying(action, from, to string) {
 	w.answers(func(rw http.ResponseWriter, r *http.Request) {
 		answer := httptest.NewRecorder()

@@ -24,8 +24,8 @@ var elsewhere = map[string]ec2sim.RunInstance{
 	"index 1 of card 1": {BootCard: 1, BootIndex: 1, Secondary: 2},
 }
 
-// TestBootElsewhere: no pod gets an address of the boot ENI, wherever it is. No process releases, detaches or deletes
-// it. Both hold also when the registry was lost.
+// TestBootElsewhere: no pod gets an address of the boot ENI, wherever it is, and no process releases, detaches or
+// deletes it. This is also so after a loss of the registry.
 func TestBootElsewhere(t *testing.T) {
 	for name, run := range elsewhere {
 		t.Run(name, func(t *testing.T) {
@@ -64,8 +64,8 @@ func TestBootElsewhere(t *testing.T) {
 	}
 }
 
-// TestBootElsewhereAtZero: metadata says at first that the boot ENI is at device index 0. EC2 says where it is, but not
-// that it is the boot ENI.
+// TestBootElsewhereAtZero: metadata at first shows the boot ENI at device index 0. EC2 shows its index, but not that it
+// is the boot ENI.
 func TestBootElsewhereAtZero(t *testing.T) {
 	w := cards(t, elsewhere["index 1"])
 	boot := w.ENIs()[0]
@@ -82,8 +82,8 @@ func TestBootElsewhereAtZero(t *testing.T) {
 	}
 }
 
-// TestBootElsewhereServes: with interfaceIndex 0, pods get the secondary addresses of the boot ENI, and
-// never its primary one, which is the node's.
+// TestBootElsewhereServes: with interfaceIndex 0, pods get the secondary addresses of the boot ENI, and never the
+// primary address.
 func TestBootElsewhereServes(t *testing.T) {
 	for name, run := range elsewhere {
 		t.Run(name, func(t *testing.T) {
@@ -110,8 +110,8 @@ func TestBootElsewhereServes(t *testing.T) {
 	}
 }
 
-// TestBootElsewhereUpgrade: an earlier release took such a boot ENI for one that others have attached, and its
-// primary address for a free one.
+// TestBootElsewhereUpgrade: an earlier release recorded such a boot ENI as an ENI of others, and its primary address as
+// free.
 func TestBootElsewhereUpgrade(t *testing.T) {
 	w := cards(t, ec2sim.RunInstance{BootIndex: 1, Secondary: 1})
 	w.policy.MinIndex, w.policy.Provision = 0, lease.ProvisionNone
@@ -143,8 +143,8 @@ func (w *world) neverTouched(boot ec2sim.ENI) {
 	}
 }
 
-// TestResized: an operator has stopped the instance and given it another type. The registry is on a disk, so it has the
-// limits of the old one.
+// TestResized: an operator stops the instance and changes its type. The registry on disk has the limits of the old
+// type.
 func TestResized(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(1)

@@ -20,15 +20,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
-// inBubble plays f on a world in which time costs nothing, as no process and no service there has a socket.
-// One process at a time may wait: the time of a bubble stands still while the kernel lets
-// one wait for a lock.
+// inBubble calls f with a world in a synctest bubble, where waiting takes no time. Only one process at a time may wait
+// for a lock, because the time of a bubble stands still while the kernel lets a process wait.
 func inBubble(t *testing.T, instanceType string, f func(*world, *wires)) {
 	t.Helper()
 	inSlowBubble(t, instanceType, 0, f)
 }
 
-// inSlowBubble is inBubble if EC2 takes so long to detach an ENI.
+// inSlowBubble is inBubble with an EC2 that takes the time detach to detach an ENI.
 func inSlowBubble(t *testing.T, instanceType string, detach time.Duration, f func(*world, *wires)) {
 	t.Helper()
 	inBubbleOf(t, instanceType, func(c *ec2sim.Config) { c.DetachDelay = detach }, f)
@@ -44,7 +43,7 @@ func inUntaggedBubble(t *testing.T, instanceType string, f func(*world, *wires))
 	}
 }
 
-// inBubbleOf is inBubble with an EC2 that differs.
+// inBubbleOf is inBubble with changes to the configuration of EC2.
 func inBubbleOf(t *testing.T, instanceType string, differ func(*ec2sim.Config), f func(*world, *wires)) {
 	t.Helper()
 	simtest.Credentials(t)
@@ -62,7 +61,7 @@ func inBubbleOf(t *testing.T, instanceType string, differ func(*ec2sim.Config), 
 	})
 }
 
-// wires carry requests to EC2 and to the metadata service, and count those to the latter.
+// wires carry requests to EC2 and to the metadata service, and count the requests to the metadata service.
 type wires struct {
 	*simtest.Node
 	metadata http.Handler // in place of the node's, if it is not nil
@@ -87,7 +86,7 @@ func (w *wires) Do(r *http.Request) (*http.Response, error) {
 	return ec2sim.Direct{Handler: w.Metadata()}.Do(r.WithContext(ctx))
 }
 
-// ec2 answers as EC2, which may lag behind itself.
+// ec2 answers as EC2, with hidden ENIs and old answers.
 func (w *wires) ec2(rw http.ResponseWriter, r *http.Request) {
 	shown := httptest.NewRecorder()
 	w.EC2.ServeHTTP(shown, r)

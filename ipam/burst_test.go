@@ -22,7 +22,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// latencies are how long EC2 takes, about as it does.
+// latencies are about how long EC2 takes for each action.
 var latencies = map[string]time.Duration{
 	"DescribeNetworkInterfaces": 100 * time.Millisecond, "DescribeSubnets": 100 * time.Millisecond,
 	"DescribeInstanceTypes":  100 * time.Millisecond,
@@ -30,9 +30,8 @@ var latencies = map[string]time.Duration{
 	"ModifyNetworkInterfaceAttribute": 100 * time.Millisecond, "AssignPrivateIpAddresses": 100 * time.Millisecond,
 }
 
-// burst runs ADDs of so many pods at once, each a process, and returns how long they
-// took and the errors of those that failed. If no address is free, all of them wait before
-// one has its turn, however slow this machine is.
+// burst runs ADDs of so many pods at once, each in a process. It returns how long they took, and the errors of those
+// that failed. If no address is free, all ADDs wait before one has its turn.
 func (n *node) burst(first, pods int) (took time.Duration, failed []types.Error) {
 	n.Helper()
 	r, w, err := os.Pipe()
@@ -88,7 +87,7 @@ func (n *node) writes() (total int, by string) {
 	return total, fmt.Sprint(counts)
 }
 
-// waited is how long the simulated EC2 had callers wait.
+// waited returns the sum of the latencies of all calls to the simulated EC2.
 func (n *node) waited() (sum time.Duration) {
 	for _, c := range n.EC2.Calls() {
 		sum += latencies[c.Action]
@@ -96,15 +95,12 @@ func (n *node) waited() (sum time.Duration) {
 	return sum
 }
 
-// least is the number of writes without which so many pods can have no address: an ENI
-// carries so many at most, and takes three. It is created with all that it will carry,
-// attached, and made to end with its instance; EC2 has no call that does two of these,
-// and no other call need be made.
+// least is the smallest number of changing calls after which so many pods can have addresses. Each ENI takes three: it
+// is created with all its addresses, attached, and made to end with the instance.
 func least(pods, perENI int) int { return 3 * ((pods + perENI - 1) / perENI) }
 
-// TestBurst runs a node's worth of ADDs at once on a node without anything: all that the
-// kubelet asks for, or more than the instance can have. It prints what EC2 was asked to
-// write, and for how long the last pod waits, in units of EC2's time for a pod alone.
+// TestBurst runs ADDs at once on a node without ENIs for pods: as many as the kubelet starts, or more than the instance
+// can serve. It prints the changing calls, and how long the last pod waits, compared with a single pod.
 func TestBurst(t *testing.T) {
 	table := []string{fmt.Sprintf("%-20s %5s %5s %7s %7s %7s %7s %5s", "", "ADDs", "pods", "writes", "least", "all",
 		"one", "ratio")}
@@ -153,7 +149,7 @@ func TestBurst(t *testing.T) {
 	t.Log("EC2 takes 0.1 s for a describe, 0.3 s to create, 0.5 s to attach\n" + strings.Join(table, "\n"))
 }
 
-// A pod that finds an address asks neither EC2 nor the metadata service, be there few pods on the node or many.
+// TestBurstWarm: an ADD that finds a free address asks neither EC2 nor metadata, with few pods on the node or many.
 func TestBurstWarm(t *testing.T) {
 	n := newNode(t, "m5.4xlarge", ec2sim.Config{}, nil)
 	n.conf["ipBatchSize"] = 30
@@ -167,8 +163,7 @@ func TestBurstWarm(t *testing.T) {
 	}
 }
 
-// TestBurstThrottled has EC2 refuse most of what a burst asks. What a process is told
-// holds for all of them: none calls before another has been told to.
+// TestBurstThrottled: EC2 throttles most calls of a burst. All processes keep to NotBefore of the registry.
 func TestBurstThrottled(t *testing.T) {
 	buckets := map[string]ec2sim.Bucket{}
 	for _, action := range []string{"CreateNetworkInterface", "AttachNetworkInterface", "AssignPrivateIpAddresses"} {

@@ -13,9 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
-// TestLeasedUnassignedByHand: an operator unassigns the address of a pod, and the pod ends, before or after a
-// collection. The next collection removes the address from the registry, whatever the node may do in EC2, on whichever
-// ENI it is.
+// TestLeasedUnassignedByHand: an operator unassigns the address of a pod, and the pod ends before or after a
+// collection. The next collection removes the address from the registry, with each provision, and on each ENI.
 func TestLeasedUnassignedByHand(t *testing.T) {
 	for _, provision := range []lease.Provision{lease.ProvisionFull, lease.ProvisionAssign, lease.ProvisionNone} {
 		for _, first := range []int{0, 1} {
@@ -68,8 +67,8 @@ func (w *world) unassignByHand(eni string, a netip.Addr) {
 	must(w, w.byHand().Unassign(w.Context(), eni, a))
 }
 
-// TestLeasedUnassignedByHandBusy: the same on a node whose ENI has grown a moment ago. The address cools, so EC2 had
-// given it before.
+// TestLeasedUnassignedByHandBusy: the same on a node whose ENI has just grown. The address cools, so it cannot be a new
+// one.
 func TestLeasedUnassignedByHandBusy(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch, w.policy.ReuseWait = 3, hour

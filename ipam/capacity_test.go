@@ -53,7 +53,7 @@ func (w *world) counted(pools []lease.Policy, except int) int {
 	return more.Pods(more.Launched(l, pools[0].Families), pools, except)
 }
 
-// started starts pods of pools until one gets no address, or there are as many as most, and returns how many there are.
+// started starts pods until one gets no address, or most pods run. It returns how many run.
 func (w *world) started(most int, pool func(n int) lease.Policy) int {
 	w.Helper()
 	for n := range most {
@@ -132,7 +132,7 @@ func TestCapacityOfIPv6(t *testing.T) {
 		})
 }
 
-// poolsOf is a configuration with further pools: with prefixes or without.
+// poolsOf returns a configuration with further pools. The booleans say which pools have prefixes.
 func poolsOf(index int, base bool, further ...bool) lease.Config {
 	c := lease.Config{InterfaceIndex: index, Pools: map[string]lease.PoolConfig{},
 		PoolConfig: lease.PoolConfig{PrefixDelegation: &base}}
@@ -143,7 +143,7 @@ func poolsOf(index int, base bool, further ...bool) lease.Config {
 	return c
 }
 
-// TestCapacityOfPools: so many pods start whatever pools they are of, and with the worst pools, no more.
+// TestCapacityOfPools: as many pods start as the count says, from whatever pools. From the worst pools, no more start.
 func TestCapacityOfPools(t *testing.T) {
 	for _, test := range []struct {
 		kind   string
@@ -188,7 +188,7 @@ func TestCapacityOfPools(t *testing.T) {
 	}
 }
 
-// TestCapacityBesideRequests: a pod has a whole ENI. The others have what the count leaves them.
+// TestCapacityBesideRequests: a pod has a whole ENI. The count is right for the other pods.
 func TestCapacityBesideRequests(t *testing.T) {
 	config := lease.Config{InterfaceIndex: 1,
 		Permissions: []lease.Permission{{Namespaces: []string{"*"}, Exclusive: true}}}
@@ -209,7 +209,7 @@ func TestCapacityBesideRequests(t *testing.T) {
 	})
 }
 
-// TestCapacityProvisioned: a node that asks EC2 for nothing, or for no ENI, has what its ENIs have.
+// TestCapacityProvisioned: with "provision" "none" or "assign", the count uses only the attached ENIs.
 func TestCapacityProvisioned(t *testing.T) {
 	for provision, want := range map[string]int{"none": 4 + 1, "assign": 15 + 15} {
 		t.Run(provision, func(t *testing.T) {

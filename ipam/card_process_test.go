@@ -15,7 +15,7 @@ import (
 // twoCards is a type whose ENIs for pods are at index 1 and 2 of each of its cards.
 var twoCards = ec2sim.InstanceType{Name: "two.cards", ENIs: 6, IPv4PerENI: 4, Cards: []int{3, 3}}
 
-// TestProcessBurstOnCards runs ADDs at once on a node without anything until it has no room.
+// TestProcessBurstOnCards runs ADDs at once until the cards have no free slot.
 func TestProcessBurstOnCards(t *testing.T) {
 	n := newNode(t, twoCards.Name, ec2sim.Config{InstanceTypes: []ec2sim.InstanceType{twoCards}}, nil)
 	const room = 4 * 4
@@ -35,8 +35,8 @@ func TestProcessBurstOnCards(t *testing.T) {
 	n.intact()
 }
 
-// TestProcessKilledOnCards kills the ADD that puts an ENI on the second card at each of its
-// calls of EC2, before it is carried out and after.
+// TestProcessKilledOnCards kills the ADD that attaches an ENI to the second card, at each of its calls to EC2, before
+// EC2 carries out the call and after.
 func TestProcessKilledOnCards(t *testing.T) {
 	config := ec2sim.Config{InstanceTypes: []ec2sim.InstanceType{twoCards}}
 	var calls atomic.Int32

@@ -23,7 +23,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// What is at device index 0 of another card than the first never serves pods.
+// TestServes: an ENI at device index 0 of another card than card 0 never serves pods.
 func TestServes(t *testing.T) {
 	for _, test := range []struct{ least, card, index, want int }{
 		{0, 0, 0, 1}, {1, 0, 0, 0}, {1, 0, 1, 1}, {2, 0, 1, 0},
@@ -34,7 +34,7 @@ func TestServes(t *testing.T) {
 			t.Errorf("%+v: %v", test, got)
 		}
 	}
-	// The boot ENI does if the lowest index is 0, wherever it is.
+	// The boot ENI serves pods if interfaceIndex is 0, wherever it is.
 	for _, at := range []slot{{0, 0}, {0, 1}, {1, 0}, {1, 1}} {
 		for least := range 3 {
 			got := lease.Policy{MinIndex: least}.Serves(registry.ENI{Card: at.card, Index: at.index,
@@ -46,8 +46,8 @@ func TestServes(t *testing.T) {
 	}
 }
 
-// TestRequestAtZero: an operator has attached an ENI at device index 0 of another card than the first, and a pod asks
-// for it. It is not the boot ENI, so its first address is the pod's.
+// TestRequestAtZero: a pod asks for an ENI that an operator has attached at device index 0 of another card. It is not
+// the boot ENI, so the pod gets its first address.
 func TestRequestAtZero(t *testing.T) {
 	w := cards(t, ec2sim.RunInstance{})
 	must(t, w.pool().Learn(t.Context()))
@@ -62,7 +62,7 @@ func TestRequestAtZero(t *testing.T) {
 	w.getsCooled(e.ID, 2)
 }
 
-// getsCooled wants a pod that asks for an ENI to find an address of it when that has cooled.
+// getsCooled checks that a pod that asks for the ENI gets an address of it, when the address has cooled.
 func (w *world) getsCooled(eni string, n int) {
 	w.Helper()
 	ask := fmt.Sprintf(`[{"eni": %q}]`, eni)
@@ -72,8 +72,8 @@ func (w *world) getsCooled(eni string, n int) {
 	}
 }
 
-// cards is a world whose node has three network cards of three ENIs with four addresses, of
-// which six ENIs can serve pods.
+// cards returns a world whose node has three network cards. Each card takes three ENIs with four addresses, and six
+// ENIs can serve pods.
 func cards(t *testing.T, run ec2sim.RunInstance) *world {
 	c := podSubnets(20)
 	c.InstanceTypes = []ec2sim.InstanceType{{Name: "three.cards", ENIs: 9, IPv4PerENI: 4, Cards: []int{3, 3, 3}}}
@@ -81,7 +81,7 @@ func cards(t *testing.T, run ec2sim.RunInstance) *world {
 	return launch(t, c, run)
 }
 
-// attached are the slots of the node's ENIs that serve pods, as EC2 has them.
+// attached returns the slots of the node's ENIs that serve pods, as EC2 shows them.
 func (w *world) attached() (at []string) {
 	for _, e := range w.ENIs() {
 		if e.Tags[book.TagManaged] == "true" {
@@ -99,7 +99,7 @@ func (w *world) wantSlots(want string) {
 	w.consistent()
 }
 
-// A burst takes all that the cards have, and tells who comes too late why.
+// TestBurstOnCards: a burst takes all slots of all cards. The error of a later ADD says why it gets no address.
 func TestBurstOnCards(t *testing.T) {
 	w := cards(t, ec2sim.RunInstance{})
 	const room, late = 6 * 4, 6
@@ -138,7 +138,7 @@ func TestBurstOnCards(t *testing.T) {
 	}
 }
 
-// ENIs for EFA alone keep their slots, and are never touched.
+// TestCardsWithEFA: ENIs that are only for EFA keep their slots, and no process changes them.
 func TestCardsWithEFA(t *testing.T) {
 	w := cards(t, ec2sim.RunInstance{EFAOnly: 3})
 	for n := range 5 * 4 {
@@ -168,8 +168,8 @@ func TestCardsWithEFA(t *testing.T) {
 	}
 }
 
-// Another program takes a slot between our look and our call; a card does not want our ENI;
-// EC2 says that there is no room at all.
+// TestSlotRefused: another program takes a slot between the node's describe and its call, a card does not accept the
+// ENI, or EC2 says that the instance is full.
 func TestSlotRefused(t *testing.T) {
 	const taken = "Instance 'i-1' already has an interface attached at device index '1'."
 	const beyond = "The specified number '1' for the device index exceeds the maximum number of network interfaces " +
@@ -223,8 +223,8 @@ func TestSlotRefused(t *testing.T) {
 	}
 }
 
-// What comes between the creation of an ENI and its attachment is made good: the same ENI
-// is attached, to the card that it was meant for.
+// TestResumeOnCard: something fails between the creation of an ENI and its attachment. The next process attaches this
+// ENI, to the card for which it was meant.
 func TestResumeOnCard(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -247,8 +247,8 @@ func TestResumeOnCard(t *testing.T) {
 	}
 }
 
-// An ENI that an operator has detached gets its place again: the registry, which has not heard
-// of that, has it in that place.
+// TestSlotOfDetached: an operator has detached an ENI, and the registry still has it. The node attaches the ENI at its
+// old slot again.
 func TestSlotOfDetached(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	a, err := w.acquire(1)

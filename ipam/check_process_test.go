@@ -38,7 +38,7 @@ func (r *running) check(container, netns string) bool {
 	return err == nil
 }
 
-// TestProcessCheckRebuilt: when the registry is lost, CHECK finds a running pod whole, by what the kernel shows.
+// TestProcessCheckRebuilt: after a loss of the registry, CHECK of a running pod succeeds by what the kernel shows.
 func TestProcessCheckRebuilt(t *testing.T) {
 	nltest.Need(t, "nftables")
 	for how, lose := range losses {
@@ -85,8 +85,8 @@ func TestProcessCheckRebuilt(t *testing.T) {
 	}
 }
 
-// TestProcessCheckUnread: the namespace of the pod could not be read when the registry was rebuilt. No other pod can
-// get its address then.
+// TestProcessCheckUnread: when the registry was rebuilt, the namespace of the pod could not be read. No other pod gets
+// the pod's address.
 func TestProcessCheckUnread(t *testing.T) {
 	nltest.Need(t, "nftables")
 	r := runPod(newNode(t, "c5.large", ec2sim.Config{}, nil))

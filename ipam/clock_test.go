@@ -21,8 +21,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// moved is a file of the registry with all of its times moved by d, except those that keep says. A person or a program
-// that writes no sum has moved them.
+// moved returns a file of the registry with all times moved by d, except those that keep names. It has no checksum, as
+// if a person had edited it.
 func moved(t testing.TB, file []byte, d time.Duration, keep string) []byte {
 	t.Helper()
 	var v any
@@ -50,8 +50,8 @@ func moveAll(v any, name string, d time.Duration, keep string) any {
 	return v
 }
 
-// Whatever is done to the clock, or to the times in the registry: time only delays, and by
-// no more than an address cools. A clock that was set shortens no wait either.
+// TestClockOnlyDelays: a change of the clock, or of the times in the registry, delays ADDs by at most the time for
+// which an address cools. It shortens no wait.
 func TestClockOnlyDelays(t *testing.T) {
 	const day = 24 * time.Hour
 	for _, step := range []time.Duration{-day, day} {
@@ -74,8 +74,8 @@ func TestClockOnlyDelays(t *testing.T) {
 	}
 }
 
-// busy uses all addresses that the node can have, of which one begins to cool. EC2 throttles,
-// the account is beyond its quota, the instance is full, and a call is under way.
+// busy makes the node use all addresses that it can have, and one of them cools. EC2 throttles, the quota is used up,
+// the instance is full, and a call is under way.
 func (w *world) busy() {
 	for n := range 20 {
 		w.mustAcquire(n)
@@ -91,8 +91,7 @@ func (w *world) busy() {
 	})
 }
 
-// succeeds repeats an ADD every second, for some minutes, and returns after what time it
-// has succeeded.
+// succeeds repeats an ADD every second, for some minutes. It returns the time until the ADD has succeeded.
 func (w *world) succeeds(n int) time.Duration {
 	began := time.Now()
 	for ; time.Since(began) < 5*time.Minute; time.Sleep(time.Second) {
@@ -110,8 +109,8 @@ func beforeStep(t time.Time, d time.Duration) time.Time {
 	return t
 }
 
-// TestAskedBeforeClockStep: the clock is set back by an hour while EC2 answers. The answer is no newer for that: it
-// confirms no rebuilt registry, and it may lack what is new.
+// TestAskedBeforeClockStep: the clock is set back by an hour while EC2 answers. The answer still counts as old: it does
+// not confirm a rebuilt registry, and may lack what is new.
 func TestAskedBeforeClockStep(t *testing.T) {
 	asked, recently := beforeStep(time.Now(), time.Hour), time.Now().Add(-5*time.Second).Round(0)
 	if ahead := time.Until(asked.Round(0)); ahead < time.Hour/2 || time.Since(asked) > time.Minute {

@@ -18,7 +18,7 @@ import (
 
 const always = -1
 
-// A refusal is an error of EC2's, and what becomes of the ADD that meets it.
+// A refusal is an error of EC2, with its effect on an ADD.
 type refusal struct {
 	action, code, message string
 	times                 int   // that EC2 answers so
@@ -33,7 +33,7 @@ func (r refusal) name() string {
 	return r.action + " " + r.code + " " + strings.Join(words[:min(len(words), 4)], " ")
 }
 
-// meet has EC2 answer so to an ADD, and looks at what becomes of it.
+// meet makes EC2 refuse an ADD, and checks the effect.
 func (r refusal) meet(w *world, pod int) {
 	w.Helper()
 	w.EC2.ResetCalls()
@@ -57,7 +57,7 @@ func (r refusal) meet(w *world, pod int) {
 	w.Forgive()
 }
 
-// TestCodesOfAssign: what EC2 refuses to an ADD that needs an address on an ENI that has room.
+// TestCodesOfAssign: EC2 refuses addresses on an ENI that has room.
 func TestCodesOfAssign(t *testing.T) {
 	const assign = "AssignPrivateIpAddresses"
 	for _, r := range []refusal{
@@ -93,7 +93,7 @@ func TestCodesOfAssign(t *testing.T) {
 	}
 }
 
-// TestCodesOfCreate: what it refuses to one that needs a new ENI.
+// TestCodesOfCreate: EC2 refuses a new ENI.
 func TestCodesOfCreate(t *testing.T) {
 	const create = "CreateNetworkInterface"
 	for _, r := range []refusal{
@@ -130,7 +130,7 @@ func TestCodesOfCreate(t *testing.T) {
 	}
 }
 
-// TestCodesOfAttach: what it refuses to the ENI that it has just made.
+// TestCodesOfAttach: EC2 refuses to attach the new ENI.
 func TestCodesOfAttach(t *testing.T) {
 	const attach, modify = "AttachNetworkInterface", "ModifyNetworkInterfaceAttribute"
 	for _, r := range []refusal{
@@ -163,7 +163,7 @@ func TestCodesOfAttach(t *testing.T) {
 	}
 }
 
-// noneLeaked wants every ENI to be attached, and to end with its instance.
+// noneLeaked checks that every ENI is attached, and ends with its instance.
 func (w *world) noneLeaked() {
 	w.Helper()
 	for _, e := range w.EC2.ENIs() {
@@ -173,7 +173,7 @@ func (w *world) noneLeaked() {
 	}
 }
 
-// A subnet without a free /28 gives addresses, and a batch that it has not gives one.
+// TestCodesOfPrefixes: a subnet without a free /28 gives addresses. If it does not have the whole batch, it gives one.
 func TestCodesOfPrefixes(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(0)
@@ -184,7 +184,7 @@ func TestCodesOfPrefixes(t *testing.T) {
 	refusal{"AssignPrivateIpAddresses", "InsufficientAddressCapacity", "", 1, nil, "", 2, 2}.meet(w, 3)
 }
 
-// An account that can have no more ENIs is not asked for one with every pod.
+// TestQuota: if the account can have no more ENIs, not every pod asks for one.
 func TestQuota(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	refusal{"CreateNetworkInterface", "NetworkInterfaceLimitExceeded", "", 1, aws.ErrQuota, "quota", 1, 1}.meet(w, 0)
@@ -201,8 +201,7 @@ func TestQuota(t *testing.T) {
 	w.mustAcquire(2)
 }
 
-// TestCodesOfCollect: what EC2 refuses to a collection ends it, but nothing is lost: the next
-// one goes on.
+// TestCodesOfCollect: a refusal of EC2 ends a collection, and the next collection continues.
 func TestCodesOfCollect(t *testing.T) {
 	const detach, remove = "DetachNetworkInterface", "DeleteNetworkInterface"
 	for _, test := range []struct {
@@ -248,8 +247,8 @@ func TestCodesOfCollect(t *testing.T) {
 	}
 }
 
-// The answer to a detachment is lost, and the second attempt is told that there is no such
-// attachment: InvalidAttachmentID.NotFound is as good as done.
+// TestDetachedTwice: the answer to a detachment is lost. EC2 answers the SDK's second attempt with
+// InvalidAttachmentID.NotFound, which is as good as done.
 func TestDetachedTwice(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(0)

@@ -19,15 +19,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestTidiedAgain: the directory is deleted while a collection removes what serves all pods, and
-// so it looks again, and finds nothing. Its caller hears that something was removed.
+// TestTidiedAgain: the directory is deleted while a collection tidies the node, so the collection looks a second time,
+// and finds nothing to remove. It still reports the removal.
 func TestTidiedAgain(t *testing.T) {
 	nltest.Need(t, "nftables")
 	w := newWorld(t, "m5.large", 20)
 	p := w.pool()
 	rule := nl.Rule{Pref: 512, Mark: 0x2000, Mask: 0x2000, Table: nl.MainTable, Protocol: nl.RouteProtocol}
 	must(t, nl.Wiring{{NS: w.Host, Object: rule}}.Add())
-	// The next file cannot be made in a directory that is not there: as in one that was deleted.
+	// The next file cannot be created, as in a deleted directory.
 	must(t, os.Symlink("deleted/file", filepath.Join(w.Dir, "registry.json.old")))
 	var c less.Collecting
 	if err := p.tidyNode(t.Context(), &c); err == nil {
@@ -38,8 +38,8 @@ func TestTidiedAgain(t *testing.T) {
 	}
 }
 
-// TestTidyRouted: what serves routed pods alone goes while other pods are there, unless a lease may be that of a routed
-// pod that is about to come. The look may have found its address at the link of a pod before it.
+// TestTidyRouted: a collection removes what serves only routed pods, although other pods exist. It removes nothing if a
+// lease may belong to a routed pod that is about to start.
 func TestTidyRouted(t *testing.T) {
 	nltest.Need(t, "nftables")
 	table := nl.Table{Family: "inet", Name: nl.ENITable}
@@ -74,7 +74,7 @@ func TestTidyRouted(t *testing.T) {
 	}
 }
 
-// While EC2 throttles what a collection asks, an ADD that needs another call does not wait for that.
+// TestCollectionGivesWay: while EC2 throttles a call of a collection, an ADD that needs another call does not wait.
 func TestCollectionGivesWay(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.cloud.Jitter = func(d time.Duration) time.Duration { return d / 100 }
@@ -97,7 +97,7 @@ func TestCollectionGivesWay(t *testing.T) {
 	}
 }
 
-// TestEndWhileLooking: a DEL comes after a collection has seen its pod, and before the collection changes the registry.
+// TestEndWhileLooking: a collection has seen a pod, and the pod's DEL comes before the collection changes the registry.
 // The address is free, and cools like any other.
 func TestEndWhileLooking(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
@@ -127,8 +127,8 @@ func TestEndWhileLooking(t *testing.T) {
 	}
 }
 
-// TestLooksOfCollection: a collection that compares a rebuilt registry with EC2 reads the namespaces as often on a node
-// with many ENIs as on a node with few. A look at 1500 pods takes half a second.
+// TestLooksOfCollection: a collection that compares a rebuilt registry with EC2 reads the namespaces equally often with
+// many ENIs and with few. A look at 1500 pods takes half a second.
 func TestLooksOfCollection(t *testing.T) {
 	looks := func(pods int) (enis, looks int) {
 		w := newWorld(t, "t3.medium", 20)
@@ -169,8 +169,7 @@ func opened(t *testing.T, pipe string) {
 	must(t, f.Close())
 }
 
-// TestCollectProvisions: a collection unassigns addresses only if all networks of the node allow changes in EC2,
-// whatever the ADD of one of them has recorded.
+// TestCollectProvisions: a collection unassigns addresses only if all networks of the node allow changes in EC2.
 func TestCollectProvisions(t *testing.T) {
 	for _, provision := range []lease.Provision{lease.ProvisionFull, lease.ProvisionAssign, lease.ProvisionNone} {
 		w := newWorld(t, "m5.large", 20)

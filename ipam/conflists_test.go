@@ -22,15 +22,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// A shipped is a node with what a shipped conflist asks for.
+// A shipped is a node for a shipped conflist.
 type shipped struct {
 	*world
 	config     lease.Config
 	namespaces []string // of Kubernetes: one for each pool
 }
 
-// newShipped makes a VPC in which each shipped conflist finds what it asks for, and a node,
-// which has got an ENI with its instance if it may make none.
+// newShipped makes a VPC in which each shipped conflist finds what it needs, and a node. If the node must not create
+// ENIs, it has an ENI from the launch.
 func newShipped(t *testing.T, text []byte) *shipped {
 	t.Helper()
 	w := buildWorld(t, "m5.4xlarge", ec2sim.World(`
@@ -56,7 +56,7 @@ func newShipped(t *testing.T, text []byte) *shipped {
 	return n
 }
 
-// addition is ADD for the pod of a name, one in each namespace.
+// addition is the ADD of a pod in one of the namespaces.
 type addition func(context.Context, *plugin.Request[lease.Config]) (*types100.Result, error)
 
 func (n *shipped) add(name string, add addition) (results []*types100.Result) {
@@ -74,9 +74,9 @@ func (n *shipped) add(name string, add addition) (results []*types100.Result) {
 	return results
 }
 
-// TestWarmConflists: with each shipped conflist, and whatever the age of what the registry
-// has, or whatever was done to the clock, an ADD that finds a free address asks neither EC2 nor
-// metadata, and executes nothing. The pod has the same routes as the first one.
+// TestWarmConflists: with each shipped conflist, an ADD that finds a free address asks neither EC2 nor metadata, and
+// executes nothing. The ages of the registry's entries and steps of the clock do not matter. The pod has the same
+// routes as the first one.
 func TestWarmConflists(t *testing.T) {
 	files, err := filepath.Glob("../conflist-examples/*.conflist")
 	if must(t, err); len(files) < 9 {
@@ -130,7 +130,7 @@ func (n *shipped) stayWarm() {
 	}
 }
 
-// sameRoutes wants pods to have the routes that others have.
+// sameRoutes checks that pods have the same routes as others.
 func (n *shipped) sameRoutes(when string, want, got []*types100.Result) {
 	n.Helper()
 	for i := range want {

@@ -11,7 +11,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 )
 
-// cooledFor collects what has been free for 15 minutes. The addresses of all pools cool for the time wait.
+// cooledFor runs a collection with FreeAfter 15 minutes. The addresses of all pools cool for the time wait.
 func (w *world) cooledFor(wait time.Duration) less.Report {
 	w.Helper()
 	return must1(w.pool().Collect(w.Context(), less.Collection{FreeAfter: 15 * time.Minute, Max: -1,

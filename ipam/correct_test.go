@@ -21,10 +21,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// byHand is what a person does at the console, behind the node's back.
+// byHand returns a client for changes that the node does not know.
 func (w *world) byHand() *aws.Client { return aws.New(w.cloud) }
 
-// collect collects what has been free for an hour, with these conflists. Without any, they are not known.
+// collect runs a collection with FreeAfter one hour. Without arguments, the conflists are not known.
 func (w *world) collect(conflists ...lease.Policy) less.Report {
 	w.Helper()
 	c := less.Collection{FreeAfter: time.Hour, Max: -1, Conflists: conflists}
@@ -35,8 +35,8 @@ func (w *world) collect(conflists ...lease.Policy) less.Report {
 	return done
 }
 
-// threePods gives the node an ENI with three pods that run, and returns it and their
-// addresses. None of it is new.
+// threePods gives the node an ENI with three running pods, and returns the ENI and their addresses. None of these is
+// new.
 func (w *world) threePods() (eni string, addrs []netip.Addr) {
 	w.Helper()
 	w.policy.Batch = 4
@@ -48,8 +48,8 @@ func (w *world) threePods() (eni string, addrs []netip.Addr) {
 	return eni, addrs
 }
 
-// TestUnassignedByHand: an operator unassigns the address of a pod. It stays the pod's
-// until that ends, and is no pod's afterwards.
+// TestUnassignedByHand: an operator unassigns the address of a pod. The lease stays until the pod ends, and then no pod
+// gets the address.
 func TestUnassignedByHand(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	eni, addrs := w.threePods()
@@ -72,7 +72,7 @@ func TestUnassignedByHand(t *testing.T) {
 	w.consistent()
 }
 
-// TestFreeUnassignedByHand: so it is with an address that is free, and with a prefix.
+// TestFreeUnassignedByHand: an operator unassigns a free address, or a prefix.
 func TestFreeUnassignedByHand(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	eni := w.idle()
@@ -94,8 +94,8 @@ func TestFreeUnassignedByHand(t *testing.T) {
 	}
 }
 
-// TestPartOfBatchIsGone: the registry does not know yet what an operator has unassigned.
-// The rest of the batch goes back all the same.
+// TestPartOfBatchIsGone: an operator has unassigned a part of what a collection releases. The collection still releases
+// the rest.
 func TestPartOfBatchIsGone(t *testing.T) {
 	for _, what := range []string{"an address", "a prefix", "all addresses"} {
 		t.Run(what, func(t *testing.T) {
@@ -128,8 +128,8 @@ func TestPartOfBatchIsGone(t *testing.T) {
 	}
 }
 
-// TestUnassignedByHandComesBack: EC2 gives a new ENI what an operator has unassigned from another, and the node has not
-// heard of that. That ADD fails, and the next one finds out.
+// TestUnassignedByHandComesBack: EC2 gives a new ENI an address that an operator has unassigned from another ENI. The
+// registry still has it there, so the ADD fails, and the next ADD finds out.
 func TestUnassignedByHandComesBack(t *testing.T) {
 	w := newWorld(t, "m5.large", 28)
 	const most = 10 // addresses of an ENI, of the eleven in the subnet
@@ -151,8 +151,8 @@ func TestUnassignedByHandComesBack(t *testing.T) {
 	w.noneLeaked()
 }
 
-// TestSilenceIsNoProof: that metadata does not show an ENI, or an address, proves nothing,
-// nor does EC2's silence about what it has just given.
+// TestSilenceIsNoProof: if metadata does not show an ENI or an address, this proves nothing. The same is true of EC2
+// and an address that it has just assigned.
 func TestSilenceIsNoProof(t *testing.T) {
 	t.Run("metadata", func(t *testing.T) {
 		w := newWorld(t, "m5.large", 20)
@@ -191,8 +191,7 @@ func TestSilenceIsNoProof(t *testing.T) {
 	})
 }
 
-// TestGrowthLooks: a growth that asks EC2 what the ENIs have trusts it about what is
-// gone, too.
+// TestGrowthLooks: a growth that asks EC2 for the ENIs also learns which addresses have left them.
 func TestGrowthLooks(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	eni, addrs := w.threePods()
@@ -206,8 +205,7 @@ func TestGrowthLooks(t *testing.T) {
 	}
 }
 
-// TestLostAddressKeepsENI: a pod that has lost its address has its link on the ENI, which
-// stays.
+// TestLostAddressKeepsENI: a pod that has lost its address still has its link on the ENI, so the ENI stays.
 func TestLostAddressKeepsENI(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	eni, addrs := w.threePods()
@@ -227,8 +225,7 @@ func TestLostAddressKeepsENI(t *testing.T) {
 	}
 }
 
-// TestUsedWithoutLease: an address that a namespace has gets a lease, also while metadata
-// says nothing.
+// TestUsedWithoutLease: an address in a namespace gets a lease, even if metadata does not answer.
 func TestUsedWithoutLease(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 4
@@ -249,7 +246,7 @@ func TestUsedWithoutLease(t *testing.T) {
 	}
 }
 
-// The original's file has an address that has left its ENI. It is no finding for ever.
+// TestOriginalStray: the original's file has an address that has left its ENI. A collection removes the address.
 func TestOriginalStray(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	_, addrs := w.threePods()

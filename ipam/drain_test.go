@@ -55,7 +55,7 @@ func (c *callsAt) Do(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// at is a pool of a process that calls before and after once, at the first such request to EC2.
+// at returns the pool of a process that calls before and after once, around the first request with all words.
 func (w *world) at(before, after func(), words ...string) *Pool {
 	p, options := w.pool(), w.cloud
 	options.HTTP = &callsAt{HTTPClient: w.cloud.HTTP, words: words, before: before, after: after}
@@ -82,7 +82,8 @@ func (w *world) stray() (id string) {
 
 const detachWord = "Action=DetachNetworkInterface&"
 
-// newDraining has an ENI with free addresses that a collection is to detach, or one for which a pod has asked.
+// newDraining returns an ENI with free addresses that a collection must detach: an ENI of ours, or one on request
+// (asked).
 func (w *world) newDraining(asked bool) (eni string, add func(n int) (string, error)) {
 	w.Helper()
 	ask := ""
@@ -108,7 +109,7 @@ func (w *world) newDraining(asked bool) (eni string, add func(n int) (string, er
 	return id, add
 }
 
-// leaves wants no pod to get an address of an ENI that EC2 detaches.
+// leaves checks that no pod gets an address of an ENI that EC2 detaches.
 func (w *world) leaves(eni string, add func(n int) (string, error)) {
 	w.Helper()
 	if e := w.ENI(eni); e.AttachmentStatus != "detaching" {
@@ -121,7 +122,7 @@ func (w *world) leaves(eni string, add func(n int) (string, error)) {
 	}
 }
 
-// inDrainingBubbles plays f with both kinds of ENIs. EC2 takes hours to detach one.
+// inDrainingBubbles calls f with both kinds of ENIs. EC2 takes hours to detach an ENI.
 func inDrainingBubbles(t *testing.T, f func(w *world, asked bool)) {
 	for name, asked := range map[string]bool{"ours": false, "on request": true} {
 		t.Run(name, func(t *testing.T) {
@@ -130,8 +131,8 @@ func inDrainingBubbles(t *testing.T, f func(w *world, asked bool)) {
 	}
 }
 
-// TestDrainKilledGrowth: a growth detaches an ENI for its slot while EC2 throttles the collection that has marked it,
-// and is killed.
+// TestDrainKilledGrowth: EC2 throttles the collection that has marked an ENI. Meanwhile a growth detaches the ENI for
+// its slot, and is killed.
 func TestDrainKilledGrowth(t *testing.T) {
 	inSlowBubble(t, "m5.2xlarge", 24*time.Hour, func(w *world, _ *wires) {
 		eni, add := w.newDraining(false)
@@ -152,7 +153,7 @@ func TestDrainKilledGrowth(t *testing.T) {
 	})
 }
 
-// TestDrainLostAnswer: EC2 has begun to detach an ENI, its answer was lost, and it throttles all further calls.
+// TestDrainLostAnswer: EC2 has begun to detach an ENI, but the answer was lost, and EC2 throttles all further calls.
 func TestDrainLostAnswer(t *testing.T) {
 	inDrainingBubbles(t, func(w *world, asked bool) {
 		eni, add := w.newDraining(asked)
@@ -195,8 +196,8 @@ func TestDrainKilledCollection(t *testing.T) {
 	}
 }
 
-// TestDrainNotBegun: no process knows whether EC2 has begun to detach an ENI. It has not, and the role may not do it
-// any more. When EC2 has had the time to show what it has begun, the ENI serves pods again.
+// TestDrainNotBegun: EC2 has not begun to detach an ENI, but no process knows this, and the role may not detach ENIs
+// any more. When EC2 has settled, the ENI serves pods again.
 func TestDrainNotBegun(t *testing.T) {
 	inDrainingBubbles(t, func(w *world, asked bool) {
 		eni, add := w.newDraining(asked)
@@ -217,8 +218,8 @@ func TestDrainNotBegun(t *testing.T) {
 	})
 }
 
-// TestDrainLost: EC2 detaches an ENI when the registry is lost, and with it the mark. EC2 still says so. What it
-// detaches serves no pods, also when a growth or a collection compares the registry with EC2.
+// TestDrainLost: the registry is lost, with the mark, while EC2 detaches an ENI. EC2 still shows this, so the ENI
+// serves no pods, also when a growth or a collection compares the registry with EC2.
 func TestDrainLost(t *testing.T) {
 	for name, pair := range map[string]bool{"no pod runs": false, "a pod runs": true} {
 		t.Run(name, func(t *testing.T) {
@@ -253,8 +254,8 @@ func TestDrainLost(t *testing.T) {
 	}
 }
 
-// TestDrainNoMore: a growth is about to detach an ENI for its slot. The mark goes, because EC2 throttles the
-// collection. Then pods get addresses of the ENI, and no process detaches it.
+// TestDrainNoMore: a growth is about to detach an ENI for its slot, and the collection that has marked it removes the
+// mark, because EC2 throttles. Then pods get addresses of the ENI, and no process detaches it.
 func TestDrainNoMore(t *testing.T) {
 	inBubble(t, "m5.2xlarge", func(w *world, _ *wires) {
 		eni, add := w.newDraining(false)

@@ -18,8 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestExclusivePool: each pod that asks for a whole ENI has its own, in a pool of its own, and no other pod has an
-// address of it. When such a pod has ended, another one gets its ENI. A full instance refuses, and says so.
+// TestExclusivePool: each pod that asks for a whole ENI gets its own, and no other pod gets an address of it. When the
+// pod has ended, another such pod gets its ENI. A full instance refuses, and says so.
 func TestExclusivePool(t *testing.T) {
 	w := newCity(t, "m5.large") // three ENIs
 	allow := strings.Replace(allowAll, `"ips": true`, `"ips": true, "exclusive": true`, 1)
@@ -64,8 +64,8 @@ func TestExclusivePool(t *testing.T) {
 	w.consistent()
 }
 
-// TestExclusiveENI: an ENI that an operator has created is for one pod alone if that pod, or another, wants all of it.
-// The refusal changes nothing.
+// TestExclusiveENI: two pods ask for the same ENI, and one or both for the whole ENI. The second is refused, and
+// nothing changes.
 func TestExclusiveENI(t *testing.T) {
 	w := newCity(t, "m5.large")
 	allow := strings.Replace(allowAll, `"ips": true`, `"ips": true, "exclusive": true`, 1)
@@ -85,8 +85,8 @@ func TestExclusiveENI(t *testing.T) {
 	}
 }
 
-// TestLinkInPod: the registry knows no pod of an ENI, and EC2 and the addresses show none. But a pod has the ENI's
-// link. So no process releases the ENI, neither one of ours nor one that an operator has created for pods.
+// TestLinkInPod: only the link of an ENI shows that a pod uses it: it is in the pod. No process releases the ENI,
+// whoever has created it.
 func TestLinkInPod(t *testing.T) {
 	w := newCity(t, "m5.large")
 	given := w.given(aws.ENISpec{Subnet: "subnet-db"})
@@ -119,8 +119,8 @@ func TestLinkInPod(t *testing.T) {
 	}
 }
 
-// TestExclusiveDetached: an operator detaches an ENI that a pod has for itself. Its slot is free for another ENI,
-// although the pod has not ended. Its link says nothing, because it is not on the node.
+// TestExclusiveDetached: an operator detaches the whole ENI of a pod. Its slot is free for another ENI, although the
+// pod has not ended, and its link was never on the node.
 func TestExclusiveDetached(t *testing.T) {
 	w := newCity(t, "m5.large") // three ENIs
 	allow := strings.Replace(allowAll, `"ips": true`, `"ips": true, "exclusive": true`, 1)

@@ -21,7 +21,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// refused has EC2 refuse what a burst waits for. Each ADD must report which permission is missing.
+// refused makes EC2 refuse the calls of a burst. Each ADD must report which permission is missing.
 func (n *node) refused(pods int) (failed []types.Error) {
 	n.Helper()
 	n.EC2.Fail("CreateNetworkInterface", "UnauthorizedOperation", -1)
@@ -39,15 +39,15 @@ func (n *node) refused(pods int) (failed []types.Error) {
 	return failed
 }
 
-// TestRefusedForAll has EC2 refuse what all of a burst wait for: each ADD says which
-// permission is missing, and hardly one of them has asked for that itself.
+// TestRefusedForAll: EC2 refuses the calls of a burst. Each ADD reports which permission is missing, and few ADDs have
+// asked EC2.
 func TestRefusedForAll(t *testing.T) {
 	const pods = 60
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
 	n.refused(pods)
 	asked := n.EC2.Asked("CreateNetworkInterface")
-	// The first is asked for those that waited when it began, the second for all. More
-	// if they do not have their turn within two seconds.
+	// The first call is for the ADDs that waited when it began, and the second is for all. There are more if ADDs do
+	// not have their turn within two seconds.
 	if asked > pods/6 {
 		t.Errorf("EC2 was asked %d times", asked)
 	}
@@ -57,8 +57,7 @@ func TestRefusedForAll(t *testing.T) {
 	n.add("later")
 }
 
-// TestOverdue has an ADD wait for another one that does not get on, for longer than it
-// may: its error says what keeps the other.
+// TestOverdue: an ADD waits for another ADD until its deadline. Its error says what delays the other.
 func TestOverdue(t *testing.T) {
 	for _, test := range []struct {
 		name, action, code string // how EC2 answers; no code: not at all
@@ -111,13 +110,13 @@ func TestOverdue(t *testing.T) {
 	}
 }
 
-// late is the error of an ADD that has little time.
+// late returns the error of an ADD that has little time.
 func (n *node) late() types.Error {
 	n.Helper()
 	return n.fails(n.cni("ADD", "late", map[string]any{"addTimeout": 5}))
 }
 
-// fails is the error of a command of the plugin that has to fail.
+// fails returns the error of a command of the plugin, which must fail.
 func (n *node) fails(cmd *exec.Cmd) (e types.Error) {
 	n.Helper()
 	n.start(cmd)
@@ -130,21 +129,21 @@ func (n *node) fails(cmd *exec.Cmd) (e types.Error) {
 	return e
 }
 
-// A mute EC2 does not answer one action as long as the client waits.
+// A mute EC2 does not answer one action.
 type mute struct {
 	mu     sync.Mutex
 	action string
 	seen   int // requests that it has not answered
 }
 
-// hush has EC2 not answer an action from now on, and answer all others.
+// hush makes EC2 leave an action unanswered from now on.
 func (m *mute) hush(action string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.action, m.seen = action, 0
 }
 
-// ignores reports whether a request is one that has no answer.
+// ignores reports whether a request gets no answer.
 func (m *mute) ignores(body []byte) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -155,7 +154,7 @@ func (m *mute) ignores(body []byte) bool {
 	return true
 }
 
-// ignored is how many requests had no answer.
+// ignored counts the requests without an answer.
 func (m *mute) ignored() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -32,8 +32,8 @@ func dualWorld(t *testing.T, instanceType, subnets string) *world {
 // bootForPods is the subnet of a boot ENI that serves pods.
 const bootForPods = "subnet-node 10.177.0.0/24 2001:db8:77:1::/64 kubernetes_kubelet=true"
 
-// TestNodesOwnIPv6: the boot ENI serves pods (interfaceIndex 0, the default), and no pod gets an IPv6 address of the
-// node: neither the first one of the ENI, nor one that the node's kernel has.
+// TestNodesOwnIPv6: with interfaceIndex 0, the boot ENI serves pods. No pod gets the node's own IPv6 addresses: the
+// first one of the ENI, or one that the node's kernel has.
 func TestNodesOwnIPv6(t *testing.T) {
 	w := dualWorld(t, "m5.large", bootForPods)
 	w.policy.MinIndex, w.policy.Families = 0, dual
@@ -50,8 +50,8 @@ func TestNodesOwnIPv6(t *testing.T) {
 	}
 }
 
-// TestBootGetsIPv6: the boot ENI serves pods and had no IPv6 address at the boot. The first one, which EC2 has given
-// for pods, stays theirs.
+// TestBootGetsIPv6: the boot ENI serves pods, and had no IPv6 address at the boot. EC2 has assigned the first one
+// later, for pods, and pods keep it.
 func TestBootGetsIPv6(t *testing.T) {
 	w := dualWorld(t, "t9.xen", bootForPods)
 	w.policy.MinIndex, w.policy.Families = 0, dual[1:]
@@ -63,8 +63,8 @@ func TestBootGetsIPv6(t *testing.T) {
 	}
 }
 
-// TestBootGetsIPv6Lost: the same, and the registry is lost while a pod has that address. The address gets a lease
-// again, and serves the next pod after it.
+// TestBootGetsIPv6Lost: the registry is lost while a pod has that address. The address gets a lease again, and then
+// serves the next pod.
 func TestBootGetsIPv6Lost(t *testing.T) {
 	w := dualWorld(t, "t9.xen", bootForPods)
 	w.policy.MinIndex, w.policy.Families = 0, dual[1:]
@@ -86,8 +86,8 @@ func TestBootGetsIPv6Lost(t *testing.T) {
 	}
 }
 
-// TestBootGetsIPv6Unread: the same, and the namespace of the pod cannot be read when the registry is rebuilt. No
-// process knows then whether the address is a pod's. The kernel shows that later, or the DEL of the pod says so.
+// TestBootGetsIPv6Unread: the namespace of the pod cannot be read when the registry is rebuilt, so no process knows
+// whether the address is a pod's. Later, the kernel shows it, or the DEL of the pod.
 func TestBootGetsIPv6Unread(t *testing.T) {
 	for name, ends := range map[string]bool{"the namespace is read later": false, "the pod ends before": true} {
 		t.Run(name, func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestBootGetsIPv6Unread(t *testing.T) {
 	}
 }
 
-// TestDualStackOldENI: an ENI of the pool is in a subnet without IPv6, because IPv6 came later.
+// TestDualStackOldENI: an ENI of the pool is in a subnet without IPv6, because the pool got IPv6 later.
 func TestDualStackOldENI(t *testing.T) {
 	w := dualWorld(t, "m5.large", `
 		subnet-node 10.177.0.0/24
@@ -146,7 +146,7 @@ func TestDualStackOldENI(t *testing.T) {
 	}
 }
 
-// TestDualStackFullENI: an ENI is full of IPv4 addresses, which are free, and lacks only a /80.
+// TestDualStackFullENI: an ENI is full of free IPv4 addresses, and lacks only a /80.
 func TestDualStackFullENI(t *testing.T) {
 	for _, provision := range []lease.Provision{lease.ProvisionAssign, lease.ProvisionFull} {
 		w := newWorld6(t, "m5.large")
@@ -160,8 +160,8 @@ func TestDualStackFullENI(t *testing.T) {
 	}
 }
 
-// TestNoPrefixesOnXen: EC2 creates an ENI with prefixes for any instance, and then does not attach it to one that is
-// not a Nitro instance. Such an instance gets single addresses.
+// TestNoPrefixesOnXen: EC2 creates an ENI with prefixes for any instance, but attaches it only to a Nitro instance.
+// Other instances get single addresses.
 func TestNoPrefixesOnXen(t *testing.T) {
 	for _, families := range [][]lease.Family{dual[:1], dual} {
 		w := newWorld6(t, "t9.xen")
@@ -175,7 +175,7 @@ func TestNoPrefixesOnXen(t *testing.T) {
 }
 
 // TestBootWithIPv6: a node boots, and pods get the addresses of its launch template at once. The kernel's route to the
-// node's own IPv6 address, which comes with an address of DHCPv6, leads to no pod.
+// node's own IPv6 address from DHCPv6 does not count as a route to a pod.
 func TestBootWithIPv6(t *testing.T) {
 	for _, provision := range []lease.Provision{lease.ProvisionFull, lease.ProvisionNone} {
 		w := dualWorld(t, "m5.large", `

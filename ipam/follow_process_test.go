@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// TestFollowProcess: the ADD of a pod whose address another node has waits as a process, and executes the program that
-// asks EC2 again and again. Meanwhile another ADD of the node, which needs EC2, too, gets its answer.
+// TestFollowProcess: another node has the address for which a pod asks. The pod's ADD waits as a process, and executes
+// GrowProgram again and again. Meanwhile, EC2 answers another ADD of the node.
 func TestFollowProcess(t *testing.T) {
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
 	other, err := n.EC2.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-pod",

@@ -27,7 +27,7 @@ var (
 	ofIPv6 = setup{families: []lease.Family{lease.IPv6}}
 )
 
-// quietPair calls do with two nodes to which nothing happens that do does not do.
+// quietPair calls do with two nodes, to which nothing else happens.
 func quietPair(t *testing.T, s setup, do func(p *pair)) {
 	simtest.Credentials(t)
 	k, dir := [2]*kernel{newKernel(t, 4), newKernel(t, 4)}, simtest.Memory(t)
@@ -44,8 +44,8 @@ func quietPair(t *testing.T, s setup, do func(p *pair)) {
 	})
 }
 
-// TestFollowWaits: the ADD on the other node waits for the DEL, however late it comes, with few describes, and answers
-// soon after it. Meanwhile an ADD of another pod has its turn.
+// TestFollowWaits: the ADD on the other node waits for the DEL, however late the DEL comes. It needs few describes, and
+// answers soon after the DEL. Meanwhile an ADD of another pod has its turn.
 func TestFollowWaits(t *testing.T) {
 	for _, late := range []time.Duration{0, 3 * time.Second, 11 * time.Second} {
 		quietPair(t, ofIPv4, func(p *pair) {
@@ -80,7 +80,7 @@ func TestFollowWaits(t *testing.T) {
 	}
 }
 
-// TestFollowEnded: EC2's word decides whether the old instance has ended.
+// TestFollowEnded: only EC2's answer shows whether the old instance has ended.
 func TestFollowEnded(t *testing.T) {
 	for what, tt := range map[string]struct {
 		do   func(f *follower)
@@ -118,8 +118,8 @@ func TestFollowEnded(t *testing.T) {
 	}
 }
 
-// TestFollowSuspended: EC2 says that the old instance is stopped, and then the machine of the other node is suspended
-// for a minute. The old instance may run again by now, so the node does not take the address.
+// TestFollowSuspended: EC2 answers that the old instance is stopped, and then the other node is suspended for a minute.
+// The old instance may run again by now, so the node does not take the address.
 func TestFollowSuspended(t *testing.T) {
 	for _, s := range []setup{ofIPv4, ofIPv6} {
 		quietPair(t, s, func(p *pair) {
@@ -143,8 +143,8 @@ func TestFollowSuspended(t *testing.T) {
 	}
 }
 
-// TestReleaseThrottled: EC2 throttles a release, or the release that repeats that of a killed process. The node records
-// until when it does not call that action. The action of the other family may go on.
+// TestReleaseThrottled: EC2 throttles a release, or its repetition after a kill. The node records when it may call this
+// action again. The action of the other family may go on.
 func TestReleaseThrottled(t *testing.T) {
 	for _, s := range []setup{ofIPv4, ofIPv6} {
 		for _, killed := range []bool{false, true} {
@@ -174,8 +174,8 @@ func TestReleaseThrottled(t *testing.T) {
 	}
 }
 
-// TestFollowPrefix: a pod may choose an address of a prefix of its node, and a pod of its name gets it there again at
-// once. It cannot move: on the other node the ADD is refused at once, with the reason and what to do.
+// TestFollowPrefix: a pod chooses an address of a prefix of its node, and gets it there again at once. On another node,
+// the ADD is refused at once, with the reason and what to do.
 func TestFollowPrefix(t *testing.T) {
 	for _, family := range []lease.Family{lease.IPv4, lease.IPv6} {
 		s := setup{families: []lease.Family{family}, prefixes: true}
@@ -207,7 +207,7 @@ func TestFollowPrefix(t *testing.T) {
 	}
 }
 
-// TestFollowRefused: what cannot move is refused at once, with the reason.
+// TestFollowRefused: an address that cannot move is refused at once, with the reason.
 func TestFollowRefused(t *testing.T) {
 	w := newCity(t, "m5.large")
 	other, err := w.EC2.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-pods"})

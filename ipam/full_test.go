@@ -19,8 +19,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// fill gives pods all the addresses that so many ENIs can have, and returns those ENIs. None
-// of them is new, and no process has seen their links.
+// fill gives pods all addresses that so many ENIs can have, and returns the ENIs. The ENIs are not new, and no process
+// has seen their links.
 func (w *world) fill(enis int) (ids []string) {
 	w.Helper()
 	const each = 10 // m5.large
@@ -42,8 +42,8 @@ func (w *world) byOperator(id string) {
 	w.EC2.ResetCalls()
 }
 
-// TestFullAndDetached: an instance has all the ENIs that it can have, and an operator detaches one. Its place is free
-// for the next ADD at once, though no ADD has waited for its link.
+// TestFullAndDetached: an operator detaches an ENI of a full instance. Its slot is free for the next ADD at once,
+// although no ADD has waited for its link.
 func TestFullAndDetached(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		enis := w.fill(2)
@@ -55,7 +55,7 @@ func TestFullAndDetached(t *testing.T) {
 	})
 }
 
-// TestFullAndDetachedOther: so it is with an ENI of others, whose link need not be on the node.
+// TestFullAndDetachedOther: the same for an ENI of others, whose link need not be on the node.
 func TestFullAndDetachedOther(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		guest := w.attachForeign(map[string]string{book.TagNoManage: "true"})
@@ -74,8 +74,8 @@ func TestFullAndDetachedOther(t *testing.T) {
 	})
 }
 
-// TestStrayBesideDetached: a growth was killed before it attached its ENI, and an operator has detached another one.
-// The first takes the place of the second. The registry does not say that EC2 has refused anything.
+// TestStrayBesideDetached: a growth was killed before it attached its ENI, and an operator has detached another ENI.
+// The new ENI takes the slot. The registry has no refusal of EC2.
 func TestStrayBesideDetached(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		enis := w.fill(2)
@@ -91,8 +91,8 @@ func TestStrayBesideDetached(t *testing.T) {
 	})
 }
 
-// TestRefusalEnds: EC2 refuses an instance another ENI, for a reason that only EC2 knows. That counts for minutes, and
-// few calls are made meanwhile; but not any longer than until an operator detaches an ENI.
+// TestRefusalEnds: EC2 refuses another ENI, for a reason that its descriptions do not show. The node makes few calls
+// for some minutes, but tries again as soon as an operator detaches an ENI.
 func TestRefusalEnds(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		enis := w.fill(1)
@@ -118,8 +118,7 @@ func TestRefusalEnds(t *testing.T) {
 	})
 }
 
-// TestDeletedThoughHidden: right after an ENI was detached, EC2's describes do not show it.
-// That is no proof that it is gone: it is deleted, and not left behind.
+// TestDeletedThoughHidden: EC2's describes do not show an ENI right after it was detached. The node still deletes it.
 func TestDeletedThoughHidden(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, wires *wires) {
 		w.mustAcquire(1)
@@ -138,8 +137,8 @@ func TestDeletedThoughHidden(t *testing.T) {
 	})
 }
 
-// TestDetachedByOneDescribe: a describe of this instance's ENIs leaves one out, whose link is
-// away for a moment, and a describe of that one shows it here. It is not forgotten.
+// TestDetachedByOneDescribe: the link of an ENI is missing for a moment. A describe of all ENIs lacks the ENI, and a
+// describe of this ENI shows it on the instance. The registry keeps it.
 func TestDetachedByOneDescribe(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, wires *wires) {
 		w.mustAcquire(1)
@@ -161,8 +160,7 @@ func TestDetachedByOneDescribe(t *testing.T) {
 	})
 }
 
-// TestPassedOverKeepsCode: that an ENI is passed over does not change what CNI is told of the
-// failure itself.
+// TestPassedOverKeepsCode: the text about an ENI that is passed over does not change the CNI error code of the failure.
 func TestPassedOverKeepsCode(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.mustAcquire(1)
@@ -185,7 +183,7 @@ func TestPassedOverKeepsCode(t *testing.T) {
 	})
 }
 
-// TestHintFull: the hint about a full instance names what limits its ENIs, and only that.
+// TestHintFull: the hint about a full instance names only what limits its ENIs.
 func TestHintFull(t *testing.T) {
 	const fewer = "lower --max-pods of the kubelet (see 'cni-ipvlan-vpc-k8s-tool maxpods')"
 	tests := []struct {
@@ -250,8 +248,8 @@ func TestHintFull(t *testing.T) {
 	})
 }
 
-// TestFullByOthers: an ENI has addresses that the registry does not have, so EC2 refuses as many as the node wants.
-// There is room for a part of them, and the pod has one.
+// TestFullByOthers: an ENI has addresses that the registry does not have, so EC2 refuses as many as the node wants. The
+// pod gets one of those for which there is room.
 func TestFullByOthers(t *testing.T) {
 	for _, provision := range []lease.Provision{lease.ProvisionAssign, lease.ProvisionFull} {
 		t.Run(string(provision), func(t *testing.T) {

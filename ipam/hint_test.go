@@ -11,8 +11,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// TestHintOfLast: an ENI can have no more addresses, and then EC2 refuses another ENI. The hint is about the last
-// refusal, which is in the way.
+// TestHintOfLast: EC2 refuses more addresses on an ENI, and then another ENI. The hint is about the last refusal.
 func TestHintOfLast(t *testing.T) {
 	for _, first := range []string{"InsufficientFreeAddressesInSubnet", "PrivateIpAddressLimitExceeded"} {
 		w := newWorld(t, "m5.large", 28, 20)

@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
-// TestOtherInstance: an image was made from a node, with its registry. Whatever an instance of this image does first,
-// it changes nothing of the first instance in EC2, and keeps its registry for people.
+// TestOtherInstance: an image has the registry of another node. Whatever the new instance does first, it changes
+// nothing of the other node in EC2, and keeps the registry's file for people.
 func TestOtherInstance(t *testing.T) {
 	for name, do := range map[string]func(w *world, eni string) error{
 		"ADD": func(w *world, _ string) error { _, err := w.acquire(2); return err },
@@ -68,7 +68,7 @@ func TestOtherInstance(t *testing.T) {
 	}
 }
 
-// TestInstanceAsked: metadata is asked for the instance once in each boot, and not by each growth.
+// TestInstanceAsked: the node asks metadata for the instance once in each boot, and not in each growth.
 func TestInstanceAsked(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, wires *wires) {
 		w.mustAcquire(1)

@@ -15,7 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A node boots, and no ADD comes: its collections know from EC2 what they may release.
+// TestNoADDSinceBoot: after a boot without an ADD, collections know from EC2's tags what they may release.
 func TestNoADDSinceBoot(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -53,8 +53,8 @@ func TestNoADDSinceBoot(t *testing.T) {
 	}
 }
 
-// TestKeepWithoutEC2: EC2 answers no process, and a collection wants to delete an empty ENI. Its addresses are there
-// for the pods that come now.
+// TestKeepWithoutEC2: EC2 does not answer, and a collection wants to delete an empty ENI. Pods that come now still get
+// its addresses.
 func TestKeepWithoutEC2(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.policy.Batch = 4
@@ -84,7 +84,7 @@ func TestKeepWithoutEC2(t *testing.T) {
 	})
 }
 
-// skipDeallocation is taken out of the configuration, or provision is no longer none. That counts from the next ADD on.
+// TestKeepsNoMore: the configuration loses skipDeallocation, or its provision "none". The next ADD makes this count.
 func TestKeepsNoMore(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Keep = true
@@ -108,8 +108,8 @@ func TestKeepsNoMore(t *testing.T) {
 	w.consistent()
 }
 
-// skipDeallocation is taken out of the configuration, and no pod asks any more for what one had asked. The ENI that it
-// had goes all the same.
+// TestKeepsNoMoreOfRequests: the configuration loses skipDeallocation, and no pod repeats an earlier request. A
+// collection still releases the ENI for this request.
 func TestKeepsNoMoreOfRequests(t *testing.T) {
 	w := newCity(t, "m5.4xlarge")
 	ask := func(n int, keep, annotation string) {
@@ -127,8 +127,8 @@ func TestKeepsNoMoreOfRequests(t *testing.T) {
 	w.consistent()
 }
 
-// skipDeallocation is taken out of the configuration, and interfaceIndex is raised with it. Then an ENI serves no more
-// pods, and keeps nothing.
+// TestKeepsNoMoreAndPassed: the configuration loses skipDeallocation, and gets a higher interfaceIndex, so that an ENI
+// serves no more pods. The ENI keeps nothing.
 func TestKeepsNoMoreAndPassed(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Keep, w.policy.MinIndex, w.policy.Batch = true, 0, 6
@@ -146,7 +146,7 @@ func TestKeepsNoMoreAndPassed(t *testing.T) {
 	w.consistent()
 }
 
-// The tags of an ENI are heard late, if EC2 could not be asked for them at first.
+// TestTagsComeLate: the tags of an ENI count although EC2 could not be asked for them at first.
 func TestTagsComeLate(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(1)

@@ -33,7 +33,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/history"
 )
 
-// A victim is a command that is killed, everywhere.
+// A victim is a command that the tests kill at each of its calls.
 type victim struct {
 	name    string
 	prepare func(*node)           // what there is before
@@ -133,15 +133,15 @@ func names(prefix string, n int) (all []string) {
 	return all
 }
 
-// logs has the node write a lease log.
+// logs gives the node a lease log.
 func (n *node) logs() {
 	n.conf["leaseLog"] = map[string]any{"file": n.logFile()}
 }
 
-// logFile is where a kill before each system call is looked at, too.
+// logFile is in a directory whose changes the tests also see.
 func (n *node) logFile() string { return filepath.Join(n.Dir, "log", "leases.log") }
 
-// logged wants the lease log to say what the registry does.
+// logged checks that the lease log agrees with the registry.
 func (n *node) logged() {
 	n.Helper()
 	s := n.State()
@@ -163,7 +163,7 @@ func (n *node) logged() {
 	}
 }
 
-// asks lets the pods that the plugin is called for ask for their interfaces.
+// asks makes all pods ask for their interfaces.
 func (n *node) asks(annotation string) {
 	n.conf["requests"] = []map[string]any{{"namespaces": []string{"*"}, "securityGroups": []string{"sg-2"},
 		"enis": map[string]string{"for": "request"}, "ips": true, "exclusive": true, "max": 2}}
@@ -185,13 +185,13 @@ func (n *node) choose(pod string) {
 	n.got(pod, cmd)
 }
 
-// unmarked takes the mark away that the DEL of such a pod must have left.
+// unmarked checks that the DEL of such a pod has left the mark, and removes it.
 func (n *node) unmarked() {
 	n.Helper()
 	must(n, os.Remove(filepath.Join(n.Dir, lease.Release)))
 }
 
-// release is what cni-release.service runs, with the conflist of the node.
+// release returns the command of cni-release.service, with the conflist of the node.
 func (n *node) release() *exec.Cmd {
 	n.Helper()
 	conflist, err := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": "net", "plugins": []any{n.conf}})
@@ -201,7 +201,7 @@ func (n *node) release() *exec.Cmd {
 	return n.command(tool.Name, "release", "--config", path)
 }
 
-// released wants no ENI to have the address that a pod of a StatefulSet had chosen.
+// released checks that no ENI has the address that a pod of a StatefulSet had chosen.
 func (n *node) released() {
 	n.Helper()
 	for _, e := range n.EC2.ENIs() {
@@ -211,7 +211,7 @@ func (n *node) released() {
 	}
 }
 
-// give creates an ENI for which they ask.
+// give creates an ENI for which pods ask.
 func (n *node) give() {
 	n.Operate("CreateNetworkInterface", "SubnetId", "subnet-pod",
 		"TagSpecification.1.ResourceType", "network-interface",
@@ -234,7 +234,7 @@ func (b blow) String() string {
 	return fmt.Sprintf("%s %d before", b.where, b.n)
 }
 
-// An ending is what becomes of a node after a kill.
+// An ending is what happens to a node after a kill.
 type ending bool
 
 const (
@@ -242,7 +242,7 @@ const (
 	idle ending = false // a collection comes first
 )
 
-// endings are those to look at: both after a call of EC2, else one, in turn.
+// endings returns the endings to try: both after a call to EC2, and otherwise one of them in turn.
 func (b blow) endings() []ending {
 	if b.where == "ec2" {
 		return []ending{busy, idle}
@@ -250,9 +250,9 @@ func (b blow) endings() []ending {
 	return []ending{ending((b.n%2 == 0) != b.after)}
 }
 
-// TestKillEverywhere kills each command at each of its calls of EC2 and of the metadata service, before it is carried
-// out and after, and before each change of a file and of a lock; of what is alike, at a part (see every). Whatever
-// comes next finds nothing that is lost, leaked, or given twice.
+// TestKillEverywhere kills each command at each of its calls to EC2 and to metadata, before the call is carried out and
+// after. It also kills before each change of a file and of a lock. Of many equal changes, it tries some (see every).
+// Afterwards, nothing is lost, leaked, or given twice.
 func TestKillEverywhere(t *testing.T) {
 	nltest.Need(t, "root", "netns")
 	start := time.Now()
@@ -303,7 +303,8 @@ func (v victim) blows(t *testing.T) (all []blow) {
 	return all
 }
 
-// step is how many of so many calls or changes to go on. Long commands make the same changes again and again.
+// step returns the distance between two kills, in calls or changes. Long commands make the same changes again and
+// again.
 func step(calls int) int {
 	if calls > 26 {
 		return *trace.Step
@@ -311,7 +312,7 @@ func step(calls int) int {
 	return 1
 }
 
-// A hand stands before the services of a node and kills who calls them.
+// A hand stands before the services of a node, and kills the process that calls them.
 type hand struct {
 	mu   sync.Mutex
 	blow blow
@@ -355,7 +356,7 @@ func (v victim) hit(n *node, h *hand, b blow) *trace.Trace {
 		tr := &trace.Trace{Counts: onFiles(n.Dir), Kill: b.n}
 		var status syscall.WaitStatus
 		err := n.Host.Do(func() (err error) { status, err = tr.Run(cmd); return err })
-		// Which thread wakes which other thread is different every time, and so a command may make one call less.
+		// The order in which threads wake each other differs, so a command may make one call less.
 		if err != nil || status.Signaled() != (b.n > 0 && len(tr.Seen) >= b.n) {
 			n.Fatalf("%v: status %x, %v\n%s", b, status, err, cmd.Stdout)
 		}
@@ -379,8 +380,8 @@ func (v victim) hit(n *node, h *hand, b blow) *trace.Trace {
 	return nil
 }
 
-// beset starts a process without privileges, which gives its own lo the addresses of the node's ENIs, and those that
-// EC2 will assign next. Nothing may come of that.
+// beset starts a process without privileges. It gives its own lo the addresses of the node's ENIs, and those that EC2
+// will assign next. This must have no effect.
 func (n *node) beset() {
 	n.Helper()
 	var addrs []netip.Addr
@@ -398,8 +399,7 @@ func (n *node) beset() {
 	}
 }
 
-// strike kills the command on a node of its own, and looks at what a runtime and a
-// timer make of that.
+// strike kills the command on a node of its own, and checks what the runtime and a timer then achieve.
 func (v victim) strike(t *testing.T, k kind, b blow, e ending) {
 	h := &hand{}
 	n := newNode(t, "m5.large", ec2sim.Config{}, h.via)
@@ -464,11 +464,11 @@ func (v victim) strike(t *testing.T, k kind, b blow, e ending) {
 	}
 }
 
-// ends reports whether the command ends what a pod has that had chosen its address.
+// ends reports whether the command ends the lease of a pod that had chosen its address.
 func (v victim) ends() bool { return v.name == "release" || v.name == delChosen }
 
-// cool calls an ADD of a pod that asks for addresses or an ENI, and lets the addresses cool if it
-// wants that: what a killed ADD had got is free since the next one has found it.
+// cool calls an ADD of a pod that asks for addresses or an ENI. The ADD may fail because addresses cool. Afterwards,
+// all addresses have cooled.
 func (n *node) cool(pod string) {
 	n.Helper()
 	if n.ns == nil || n.conf["runtimeConfig"] == nil {
@@ -486,9 +486,8 @@ func (n *node) cool(pod string) {
 	n.Age(2 * time.Minute)
 }
 
-// A runtime is what comes after a kill: it calls the plugins, and a timer the tool. For ipam
-// alone that is done without processes, which take most of the time, and whose own kills
-// are looked at elsewhere.
+// A runtime calls the plugins after a kill, and a timer calls the tool. For ipam alone, both run without processes,
+// which would take most of the time.
 type runtime struct {
 	add, del func(pod string)
 	gc       func()
@@ -517,7 +516,7 @@ func (n *node) runtime() runtime {
 	return runtime{add, del, gc}
 }
 
-// lost says that pods are no more.
+// lost records that these pods have ended.
 func (n *node) lost(pods ...string) {
 	n.Helper()
 	for _, pod := range pods {
@@ -531,7 +530,7 @@ func (n *node) lost(pods ...string) {
 	}
 }
 
-// unlocked wants no process to have a lock.
+// unlocked checks that no process has a lock.
 func (n *node) unlocked() {
 	n.Helper()
 	locks, _ := filepath.Glob(filepath.Join(n.Dir, "*.lock"))
@@ -552,8 +551,8 @@ func (n *node) unlocked() {
 	}
 }
 
-// intact is what must hold after a collection: what EC2 and the registry know of the
-// node is the same, pods have what they were given, and nothing is under way.
+// intact checks the node after a collection: EC2 and the registry agree, pods have their addresses, and no call is
+// under way.
 func (n *node) intact() {
 	n.Helper()
 	n.unlocked()
@@ -630,7 +629,7 @@ func delegated(e ec2sim.ENI, a netip.Addr) bool {
 	return slices.ContainsFunc(e.Prefixes, func(c netip.Prefix) bool { return c.Contains(a) })
 }
 
-// tidy wants no files except the registry, its locks, the marks, and what EC2 has said of the subnets.
+// tidy checks that there are no files except the registry, its locks, the marks, and EC2's answer about the subnets.
 func (n *node) tidy() {
 	n.Helper()
 	files, err := os.ReadDir(n.Dir)

@@ -31,8 +31,7 @@ const (
 	ipvlanProgram = "cni-ipvlan-vpc-k8s-ipvlan"
 )
 
-// A kind is the plugins that a conflist can have, in their order. A runtime calls them one
-// after another, and for a DEL in the reverse order.
+// A kind is a chain of plugins, in the order of the conflist. For a DEL, a runtime calls them in the reverse order.
 type kind []string
 
 var (
@@ -43,8 +42,7 @@ var (
 
 func (k kind) String() string { return map[int]string{1: k[0], 3: "three plugins"}[len(k)] }
 
-// whole is a node whose pods have all that a kind of plugins makes: it has the address that
-// the last of them wants, and the pods have namespaces.
+// whole returns a node whose pods have namespaces, and all objects that the plugins make.
 func whole(t testing.TB, k kind, via *hand) *node {
 	t.Helper()
 	n := newNode(t, "m5.large", ec2sim.Config{}, via.via)
@@ -54,8 +52,8 @@ func whole(t testing.TB, k kind, via *hand) *node {
 	return n
 }
 
-// call has a runtime call the plugins, and returns the error of the first that fails. The
-// result of each is the next one's, and is in the end that of the ADD.
+// call calls the plugins as a runtime does, and returns the error of the first that fails. Each plugin gets the result
+// of the one before it.
 func (n *node) call(verb, pod string, prev json.RawMessage) (json.RawMessage, *types.Error) {
 	n.Helper()
 	plugins := slices.Clone(n.kind)
@@ -83,7 +81,7 @@ func (n *node) call(verb, pod string, prev json.RawMessage) (json.RawMessage, *t
 	return prev, nil
 }
 
-// gone wants nothing of ours to be in a pod, nor on the node because of it.
+// gone checks that the pod has no objects of this suite, neither in its namespace nor on the node.
 func (n *node) gone(pod string) {
 	n.Helper()
 	links, err := n.Host.Links()
@@ -102,7 +100,7 @@ func (n *node) gone(pod string) {
 	}
 }
 
-// A hostility is what EC2 and the metadata service do while a pod comes.
+// A hostility is a failure of EC2 or metadata while a pod starts.
 type hostility struct {
 	name  string
 	begin func(n *node)
@@ -133,15 +131,15 @@ func hostilities() (all []hostility) {
 	return all
 }
 
-// heard is what the runtime heard, and what EC2 was asked to change.
+// heard is what the plugins have answered to the runtime, and which changes they have asked of EC2.
 type heard struct {
 	Code          uint
 	Message, Hint string
 	Calls         []string
 }
 
-// TestKinds has a hostile world meet each kind of plugins. All kinds say the same, and
-// ask EC2 for the same; and what becomes of the node afterwards is the same, too.
+// TestKinds starts a pod with each kind and each hostility. All kinds answer the same, ask EC2 for the same changes,
+// and leave the node in the same state.
 func TestKinds(t *testing.T) {
 	nltest.Need(t, "root", "netns", "nftables", "ipvlan")
 	for _, h := range hostilities() {
@@ -165,7 +163,7 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// meets lets a kind of plugins add a pod meanwhile, delete it, and add it again when all is well.
+// meets adds a pod during the hostility, deletes it, and adds it again when all is well.
 func (h hostility) meets(t *testing.T, k kind) (got heard) {
 	n := whole(t, k, &hand{})
 	n.EC2.ResetCalls()
@@ -196,15 +194,15 @@ func (h hostility) meets(t *testing.T, k kind) (got heard) {
 	return got
 }
 
-// anonymous is a message without what is different each time.
+// anonymous returns a message without the parts that differ each time.
 func anonymous(text string) string {
 	before, _, _ := strings.Cut(text, "(request ")
 	return before
 }
 
-// TestKillOne kills the one plugin, and with it what it executes, at each call of EC2 and of
-// the metadata service, before it is carried out or after (see every): TestKillEverywhere for pods
-// that have all that the plugin makes. At its system calls it is killed by its own tests.
+// TestKillOne kills the one plugin, and what it executes, at its calls to EC2 and to metadata, before the call is
+// carried out or after (see every). It is TestKillEverywhere for pods that have all that the plugin makes. Tests of the
+// plugin itself kill it at system calls.
 func TestKillOne(t *testing.T) {
 	nltest.Need(t, "root", "netns", "nftables", "ipvlan")
 	for _, v := range victims {
@@ -235,7 +233,7 @@ func TestKillOne(t *testing.T) {
 	}
 }
 
-// exec is a command of a plugin, as a runtime executes it.
+// exec returns a command of a plugin, as a runtime executes it.
 func (n *node) exec(plugin, verb, pod string, more map[string]any) *exec.Cmd {
 	n.Helper()
 	conf := maps.Clone(n.conf)
@@ -254,7 +252,7 @@ func (n *node) exec(plugin, verb, pod string, more map[string]any) *exec.Cmd {
 	return cmd
 }
 
-// namespace is the path of a pod's namespace, which it makes where there is none.
+// namespace returns the path of a pod's namespace, and makes the namespace if it is missing.
 func (n *node) namespace(pod string) string {
 	n.Helper()
 	if n.ns[pod] == nil {

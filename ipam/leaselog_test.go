@@ -24,9 +24,8 @@ import (
 	past "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/history"
 )
 
-// Random histories of a node, with all that the model has: kills, reboots, lost registries, clock
-// steps, requests. Between two events, the test notes who has which address. In the end, the lease
-// log must say the same of all these times.
+// TestLeaseLog plays random histories of a node, with all events of the model. Between two events, the test notes which
+// pod has which address. In the end, the lease log must agree about all these times.
 func TestLeaseLog(t *testing.T) {
 	n, want := 250, 10000
 	if testing.Short() {
@@ -80,7 +79,7 @@ type logged struct {
 	tried   map[string]*atomic.Int32
 }
 
-// A packet is one from or to an address, as flow logs record it.
+// A packet is from or to an address, as flow logs record it.
 type packet struct {
 	at   time.Time
 	addr netip.Addr
@@ -121,7 +120,7 @@ func (l *logged) play() {
 	l.check()
 }
 
-// event is one of the model's, or one of its own.
+// event is an event of the model, or of this test.
 func (l *logged) event() {
 	switch n := l.rng.IntN(100); {
 	case n < 4:
@@ -153,7 +152,7 @@ func (l *logged) event() {
 	}
 }
 
-// setClock sets the clock. The lines since the boot were by the other clock.
+// setClock sets the clock. The lines since the boot have times of the earlier clock.
 func (l *logged) setClock() {
 	path := filepath.Join(l.Dir, "registry.json")
 	text, err := os.ReadFile(path)
@@ -223,8 +222,7 @@ func linesOf(t testing.TB, file string) (lines [][]byte) {
 	return lines
 }
 
-// cut makes the log as it is if the process of the last change was killed before it had appended
-// its lines, or while it did.
+// cut makes the log look as if the process of the last change had been killed before or while it appended its lines.
 func (l *logged) cut() {
 	s, err := l.view()
 	fi, failed := os.Stat(l.file)
@@ -248,7 +246,7 @@ func (l *logged) cut() {
 	l.tried["cut"].Add(1)
 }
 
-// heal is a collection, as before events after which the registry cannot know what is missing.
+// heal runs a collection before an event after which the registry cannot know which lines are missing.
 func (l *logged) heal() {
 	l.confess()
 	if _, err := l.collectNow(less.Collection{FreeAfter: 24 * time.Hour, Max: 1}, fate{}); err != nil {
@@ -257,7 +255,7 @@ func (l *logged) heal() {
 	l.damaged = false
 }
 
-// note notes who has which address now, until the next event.
+// note records which pod has which address until the next event.
 func (l *logged) note() {
 	s, err := l.view()
 	if err != nil || s.Log.File == "" {
@@ -317,7 +315,7 @@ func (l *logged) check() {
 	}
 }
 
-// about are the lines of the log that concern an address.
+// about returns the lines of the log about an address.
 func (l *logged) about(a netip.Addr) (text string) {
 	for _, line := range l.lines() {
 		if !bytes.Contains(line, []byte(`"address"`)) || bytes.Contains(line, []byte(`"`+a.String()+`"`)) {

@@ -23,8 +23,7 @@ var looked = []string{"DescribeNetworkInterfaces", "DescribeSubnets", "DescribeI
 
 const throttling = "RequestLimitExceeded"
 
-// An ADD waits while EC2 throttles what growth has to look at, as it does for what growth
-// changes.
+// TestLookWaits: an ADD also waits if EC2 throttles a call of its growth that changes nothing.
 func TestLookWaits(t *testing.T) {
 	for _, action := range looked {
 		t.Run(action, func(t *testing.T) {
@@ -37,8 +36,8 @@ func TestLookWaits(t *testing.T) {
 	}
 }
 
-// It waits as long as it may. Then it says until when the node waits, and so does the
-// next ADD, without a call.
+// TestLookThrottledForEver: an ADD waits until its deadline. Its error says until when the node waits. The next ADD
+// says the same, without a call.
 func TestLookThrottledForEver(t *testing.T) {
 	for _, action := range looked {
 		t.Run(action, func(t *testing.T) {
@@ -78,7 +77,7 @@ func wantThrottled(t testing.TB, err error, action string) {
 	}
 }
 
-// Package lease, which has no SDK, says of throttling what package aws says.
+// TestThrottledWords: package lease has the same texts about throttling as package aws, which it must not import.
 func TestThrottledWords(t *testing.T) {
 	const action = "CreateNetworkInterface"
 	text, hint := lease.Throttled(action, time.Now())
@@ -88,8 +87,7 @@ func TestThrottledWords(t *testing.T) {
 	}
 }
 
-// While EC2 throttles what a growth is for, it is not asked either for what prepares that:
-// not by the one ADD that waits, and not by any of those that come after it.
+// TestThrottledIsNotPrepared: while EC2 throttles the call that a growth needs, no ADD makes the calls that prepare it.
 func TestThrottledIsNotPrepared(t *testing.T) {
 	for _, action := range []string{"CreateNetworkInterface", "AttachNetworkInterface", "AssignPrivateIpAddresses"} {
 		t.Run(action, func(t *testing.T) {
@@ -109,7 +107,7 @@ func TestThrottledIsNotPrepared(t *testing.T) {
 					wantThrottled(w, err, action)
 					cancel()
 				}
-				// One of them looks again at what a new registry has learnt: two calls.
+				// One ADD asks again about what a new registry has learnt: two calls.
 				if calls := w.EC2.Calls(); len(calls) > 2 {
 					w.Errorf("%d calls, such as %v", len(calls), calls[2])
 				}
@@ -120,8 +118,8 @@ func TestThrottledIsNotPrepared(t *testing.T) {
 	}
 }
 
-// EC2 deletes an ENI with its instance when it has been told so, which may be late. While
-// it throttles that, no growth asks for it again and again.
+// TestThrottledModify: while EC2 throttles the call that sets DeleteOnTermination, no growth repeats it again and
+// again.
 func TestThrottledModify(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.EC2.Fail(book.ModifyAction, throttling, -1)
@@ -146,7 +144,7 @@ func TestThrottledModify(t *testing.T) {
 	})
 }
 
-// The attachment that was to be changed has ended, because an operator has detached the ENI and attached it again.
+// TestThrottledModifyOfAnEndedAttachment: before the call, an operator detaches the ENI and attaches it again.
 func TestThrottledModifyOfAnEndedAttachment(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.EC2.Fail(book.ModifyAction, throttling, -1)

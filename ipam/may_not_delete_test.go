@@ -44,8 +44,8 @@ func (w *world) collectOld() error {
 	return err
 }
 
-// TestMayNotDelete: the role may detach ENIs, and may not delete them. One ENI is detached, and stays. Its slot is free
-// for new ENIs, and no collection detaches a further ENI. When the role may delete, all are deleted.
+// TestMayNotDelete: the role may detach ENIs, but not delete them. One ENI is detached, and stays. Its slot is free for
+// new ENIs, and no collection detaches a further ENI. When the role may delete ENIs, all are deleted.
 func TestMayNotDelete(t *testing.T) {
 	inBubbleOf(t, "t9.old", func(c *ec2sim.Config) { c.InstanceTypes = capacityTypes }, func(w *world, _ *wires) {
 		w.emptyENIs()
@@ -100,8 +100,8 @@ func TestMayNotDeleteKilled(t *testing.T) {
 	})
 }
 
-// TestMayNotAttach: the role may create ENIs, and may not attach them. The node creates one ENI, and a collection
-// deletes it. No message says that a process was interrupted.
+// TestMayNotAttach: the role may create ENIs, but not attach them. The node creates one ENI, and a collection deletes
+// it. No message says that a process was interrupted.
 func TestMayNotAttach(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.EC2.Fail(book.AttachAction, "UnauthorizedOperation", always)

@@ -10,7 +10,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 )
 
-// TestMissingNew: EC2 knows an ENI that it has just made, and then for some seconds not. A pod has an address of it,
+// TestMissingNew: for some seconds, EC2 does not find an ENI that it has just created. A pod has an address of the ENI,
 // and keeps it.
 func TestMissingNew(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, wires *wires) {
@@ -23,7 +23,7 @@ func TestMissingNew(t *testing.T) {
 			t.Errorf("the pod had %s, and has %s", addr, again)
 		}
 
-		// What EC2 says of one that is not new counts.
+		// If the ENI is not new, EC2's answer counts.
 		time.Sleep(2 * known.Settled)
 		must(t, w.pool().Missing(w.Context(), eni))
 		if _, known := w.State().ENIs[eni]; known {

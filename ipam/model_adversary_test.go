@@ -18,9 +18,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// An adversary has a namespace of its own on the node, and no privilege. It gives links of its own the addresses and
-// the MAC address of an ENI. Nothing that the model wants may change by that: no lease may come of it, and none may
-// stay.
+// An adversary is a process without privileges, with a namespace of its own on the node. It gives its own links the
+// addresses and the MAC address of an ENI. The model must hold nevertheless: no lease may begin or stay because of
+// this.
 type adversary struct {
 	ns    *nl.NS
 	links *netlink.Handle
@@ -28,12 +28,11 @@ type adversary struct {
 	rng   *rand.Rand // of its own, so that a seed's history is the one without it
 }
 
-// adversaryLinks are what it puts addresses on: lo, a link of its own, and one that was made on that and has the MAC
-// address of an ENI.
+// adversaryLinks are the links to which it adds addresses: lo, a link of its own, and a link made on that one, with the
+// MAC address of an ENI.
 var adversaryLinks = []string{"lo", "ens0", "eth0"}
 
-// newAdversary makes its namespace, which processes of the node see among those of pods. The kernel has a number for
-// the node's there, as for a pod's.
+// newAdversary makes the adversary's namespace, which processes of the node see like a pod's.
 func newAdversary(t *testing.T, k *kernel) *adversary {
 	t.Helper()
 	ns, path := nltest.NS(t, "model-adversary")
@@ -84,8 +83,8 @@ func (a *adversary) claim(t testing.TB, addr netip.Addr, dev string) {
 	a.has[at] = true
 }
 
-// setMAC gives a link of the adversary the MAC address of an ENI. It is no veth: the ENIs of this kernel are veths, so
-// a veth may be one.
+// setMAC gives a link of the adversary the MAC address of an ENI. The link is no veth, because the ENIs' links are
+// veths here.
 func (a *adversary) setMAC(t testing.TB, e ec2sim.ENI) {
 	l, err := a.links.LinkByName("eth0")
 	must(t, err)

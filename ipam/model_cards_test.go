@@ -11,9 +11,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// In some histories the instance has several network cards, as in card_test.go. A card may have no slot except that at
-// index 0, at which no ENI for pods is ever attached. The first cards may have ENIs for EFA alone. No process touches
-// these.
+// In some histories, the instance has several network cards, as in card_test.go. A card may have only the slot at index
+// 0, where no process attaches an ENI for pods. The first cards may have ENIs that are only for EFA, which no process
+// changes.
 
 // giveCards makes the instance type one with several cards.
 func (m *model) giveCards() {
@@ -24,7 +24,7 @@ func (m *model) giveCards() {
 	}
 }
 
-// chooseCards says where the boot ENI is, and whether there are ENIs for EFA alone.
+// chooseCards chooses the slot of the boot ENI, and whether there are ENIs that are only for EFA.
 func (m *model) chooseCards(run *ec2sim.RunInstance) {
 	switch {
 	case m.limits.Cards[0] <= run.BootIndex:
@@ -37,7 +37,7 @@ func (m *model) chooseCards(run *ec2sim.RunInstance) {
 	}
 }
 
-// spareEFA notes that no process may touch the ENIs for EFA alone.
+// spareEFA records that no process may change the ENIs that are only for EFA.
 func (m *model) spareEFA() {
 	for _, e := range m.attached() {
 		if e.EFAOnly {
@@ -46,7 +46,7 @@ func (m *model) spareEFA() {
 	}
 }
 
-// cards are how many ENIs each card takes.
+// cards returns how many ENIs each card takes.
 func (m *model) cards() []int {
 	if m.limits.Cards == nil {
 		return []int{m.limits.ENIs}
@@ -57,7 +57,7 @@ func (m *model) cards() []int {
 // A slot is a device index of a network card.
 type slot struct{ card, index int }
 
-// freeSlot is the first slot of an instance for an ENI with addresses, if it has one.
+// freeSlot returns the first free slot of an instance for an ENI with addresses.
 func (m *model) freeSlot(of *ec2sim.Instance) (card, index int, found bool) {
 	taken := map[slot]bool{}
 	for _, e := range of.ENIs() {
@@ -73,7 +73,7 @@ func (m *model) freeSlot(of *ec2sim.Instance) (card, index int, found bool) {
 	return 0, 0, false
 }
 
-// lastSlot is the last free slot of the node for an ENI with addresses.
+// lastSlot returns the last free slot of the node for an ENI with addresses.
 func (m *model) lastSlot() (card, index int) {
 	taken := map[slot]bool{}
 	for _, e := range m.ENIs() {
@@ -119,7 +119,7 @@ func (m *model) verifySlots() {
 	}
 }
 
-// verifyKnownSlots checks that the registry has the slots of EC2 once collections have looked, while pods run.
+// verifyKnownSlots checks that the registry has the same slots as EC2, after collections and while pods run.
 func (m *model) verifyKnownSlots() {
 	if m.limits.Cards == nil {
 		return

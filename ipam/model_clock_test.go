@@ -20,9 +20,8 @@ func (m *model) clockSteps() {
 	m.skew(pick(m.rng, -24*time.Hour, -time.Hour, time.Hour, 24*time.Hour))
 }
 
-// skew makes all times in the registry later by d, as they are when the node's clock goes
-// back by d. The clock of a bubble can do neither. An earlier release, and a person, do not
-// write down by which clock the times are.
+// skew makes all times in the registry later by d, as after a step of the node's clock back by d. The clock of a bubble
+// cannot step back. An earlier release, or a person, does not record by which clock the times are.
 func (m *model) skew(d time.Duration) {
 	path := filepath.Join(m.Dir, "registry.json")
 	text, err := os.ReadFile(path)
@@ -47,7 +46,7 @@ func (m *model) skew(d time.Duration) {
 	must(m, os.WriteFile(path, text, 0o600))
 }
 
-// shifted is a JSON value in which each time is later by d. The zero time is none.
+// shifted returns a JSON value with each time later by d. The zero time stays.
 func shifted(v any, d time.Duration) any {
 	switch v := v.(type) {
 	case map[string]any:

@@ -31,10 +31,10 @@ import (
 
 var follows = flag.Int("follows", 0, "how many random histories of two nodes TestFollow tries; 0: 100")
 
-// Random histories of two nodes that share one EC2. Pods of both ask for the same few addresses. Processes are killed,
-// answers are lost, a node loses its way to EC2 while its pods run, instances are stopped, hibernated, started and
-// terminated, and describes lag. The pods have addresses of one family or of both, and in some histories nodes get
-// prefixes. At no time do two running pods have one address, and no address leaves its ENI while a pod runs with it. A
+// TestFollow plays random histories of two nodes with one EC2. Pods of both nodes ask for the same few addresses.
+// Processes are killed, answers are lost, describes lag, and a node loses its way to EC2 while its pods run. Instances
+// are stopped, hibernated, started and terminated. The pods have one family or both, and in some histories, nodes get
+// prefixes. Two running pods never have the same address, and no address leaves its ENI while a pod runs with it. A
 // history comes from its seed, as in TestModel.
 func TestFollow(t *testing.T) {
 	n := *follows
@@ -69,8 +69,8 @@ func TestFollow(t *testing.T) {
 // counts say what has happened in all histories.
 type counts struct{ added, ofPrefix, moved, moved6, takenOver atomic.Int32 }
 
-// A setup is what both nodes of a history have in their configuration. Nothing fails by itself in a history that begins
-// with one.
+// A setup is the part of the configuration that both nodes share. In a history that begins with a setup, nothing fails
+// by itself.
 type setup struct {
 	families []lease.Family
 	prefixes bool
@@ -99,7 +99,7 @@ type pair struct {
 	log   []string
 }
 
-// A holder is a pod that has had an address, on the instance that its node had then.
+// A holder is a pod that has had an address, with the instance on which it ran.
 type holder struct {
 	of       *follower
 	instance string
@@ -120,7 +120,7 @@ const (
 	machineHibernates = "hibernated"
 )
 
-// newPair makes two nodes. Without a setup, the seed draws it, and what fails.
+// newPair makes two nodes. Without a setup, the seed chooses the setup and the failures.
 func newPair(t *testing.T, k [2]*kernel, dir string, seed uint64, steady *setup, c *counts) *pair {
 	p := &pair{T: t, counts: c, rng: rand.New(rand.NewPCG(seed, 4)), last: map[netip.Addr]*holder{}}
 	limits := ec2sim.InstanceType{Name: "model.small", ENIs: 3, IPv4PerENI: 4, IPv6PerENI: 4}
@@ -164,7 +164,7 @@ func newPair(t *testing.T, k [2]*kernel, dir string, seed uint64, steady *setup,
 	return p
 }
 
-// configureFollow makes the configuration of a node: its pods may choose addresses, and take them over.
+// configureFollow makes the configuration of a node, whose pods may choose addresses and take them over.
 func (m *model) configureFollow(s setup) {
 	var families []string
 	for _, f := range s.families {
@@ -213,7 +213,7 @@ func (p *pair) end() {
 	}
 }
 
-// deeds are what can happen. Those that are not nested do not happen while a process waits for EC2.
+// deeds are the events of a history. Those that are not nested do not happen while a process waits for EC2.
 var deeds = []struct {
 	weight int
 	do     func(*follower)
@@ -241,7 +241,7 @@ func (p *pair) step() {
 	p.verify()
 }
 
-// meanwhile is what others do while a process of the node waits for EC2. If the machine ends, the process ends with it.
+// meanwhile plays events while a process of the node waits for EC2. If the machine ends, the process ends with it.
 func (f *follower) meanwhile() {
 	boots := f.boots
 	for range 1 + f.rng.IntN(3) {
@@ -304,13 +304,13 @@ func (p *pair) verify() {
 	}
 }
 
-// idle reports whether a process of the node can begin that needs the lock of growth, or of a collection.
+// idle reports whether a process of the node can begin that needs the lock "grow" or "collect".
 func (f *follower) idle() bool {
 	return f.machine == machineRuns && !f.locked("grow") && !f.locked("collect")
 }
 
-// chosen is one of few addresses for which pods ask. All are those of pods of a StatefulSet. EC2 gives none of them by
-// itself, as if they were reserved. With both families, a pod asks for an address of one of them.
+// chosen returns one of the few addresses for which pods of a StatefulSet ask. EC2 does not assign them by itself, as
+// if they were reserved. With both families, a pod asks for an address of one of them.
 func (p *pair) chosen(n int) netip.Addr {
 	if p.families[n%len(p.families)] == lease.IPv6 {
 		return netip.MustParseAddr(fmt.Sprintf("2001:db8:78:1:ffff::%x", 100+n))
@@ -331,7 +331,7 @@ func (f *follower) addChosen() {
 	f.addNamed(name, f.pair.chosen(n))
 }
 
-// addOfPrefix is the ADD of a pod that asks for an address of a prefix. It is a prefix of this node or of the other.
+// addOfPrefix is the ADD of a pod that asks for an address of a prefix, of this node or of the other.
 func (f *follower) addOfPrefix() {
 	var all []netip.Prefix
 	for _, e := range f.EC2.ENIs() {
@@ -355,7 +355,7 @@ func (f *follower) addNamed(name string, a netip.Addr) *modelPod {
 	return p
 }
 
-// tryNamed is addNamed, and returns what the ADD has answered.
+// tryNamed does what addNamed does, and returns the answer of the ADD.
 func (f *follower) tryNamed(name string, a netip.Addr) (*modelPod, error) {
 	p := f.newPod()
 	p.Pod.Namespace, p.Pod.Name = "default", name
@@ -426,7 +426,7 @@ func (f *follower) endOne() {
 	}
 }
 
-// endPod is a DEL. The unit that the mark starts comes soon in most cases.
+// endPod is a DEL. In most cases, the unit that the mark starts runs soon.
 func (f *follower) endPod(p *modelPod) {
 	f.delete(p)
 	if f.chance(60) {
@@ -502,13 +502,13 @@ func (f *follower) skewClock() {
 	}
 }
 
-// cutOrHeal takes the node's way to EC2 away, or releases it. Its pods run on.
+// cutOrHeal interrupts the node's way to EC2, or repairs it. The pods run on.
 func (f *follower) cutOrHeal() {
 	f.cut = !f.cut
 	f.say("no way to EC2: %v", f.cut)
 }
 
-// stopMachine stops the instance, or hibernates it. What hibernates goes on where it was.
+// stopMachine stops the instance, or hibernates it. After a hibernation, its processes continue.
 func (f *follower) stopMachine() {
 	if f.machine != machineRuns || f.model.depth > 0 && f.chance(50) {
 		return
@@ -523,7 +523,7 @@ func (f *follower) stopMachine() {
 	f.powerOff()
 }
 
-// powerOff ends all that the machine has in its memory.
+// powerOff ends everything that is in the machine's memory.
 func (f *follower) powerOff() {
 	f.boots++
 	for _, p := range f.pods {
@@ -535,7 +535,7 @@ func (f *follower) powerOff() {
 	f.forget()
 }
 
-// startMachine starts the instance again. No machine boots faster.
+// startMachine starts the instance again, after the shortest time in which a machine boots.
 func (f *follower) startMachine() {
 	const boot = 20 * time.Second
 	if f.machine == machineRuns {
@@ -550,7 +550,7 @@ func (f *follower) startMachine() {
 	f.machine = machineRuns
 }
 
-// terminate ends the instance, and another one takes its place. Some of its ENIs may outlive it.
+// terminate ends the instance, and launches another in its place. Some of its ENIs may stay.
 func (f *follower) terminate() {
 	for _, e := range f.attached() {
 		if !e.Boot && f.chance(50) {
@@ -566,7 +566,7 @@ func (f *follower) terminate() {
 	f.say("launched")
 }
 
-// detachOne is an operator who detaches an ENI of the node. Its pods run on, without a network.
+// detachOne: an operator detaches an ENI of the node. Its pods run on, without a network.
 func (f *follower) detachOne() {
 	all := f.attached()
 	e := all[f.rng.IntN(len(all))]
@@ -592,7 +592,7 @@ func (f *follower) detachOne() {
 var moves = []string{"AssignPrivateIpAddresses", "UnassignPrivateIpAddresses", "AssignIpv6Addresses",
 	"UnassignIpv6Addresses"}
 
-// fault has EC2 fail, or lose answers.
+// fault makes EC2 fail, or lose answers.
 func (f *follower) fault() {
 	switch f.rng.IntN(3) {
 	case 0:
@@ -668,7 +668,7 @@ func (p *pair) settle() {
 	}
 }
 
-// quietly has nothing happen to the processes of do.
+// quietly calls do, and nothing happens to its processes.
 func (f *follower) quietly(do func()) {
 	f.calm = true
 	defer func() { f.calm = false }()

@@ -23,8 +23,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
-// A kernel is a node's namespace and some namespaces for pods, which one history after
-// another uses: to make a namespace takes longer than a history.
+// A kernel is a node's namespace and some namespaces for pods. Histories use it one after another, because it takes
+// longer to make a namespace than to play a history.
 type kernel struct {
 	host     *nl.NS
 	node     string          // the path of the node's namespace
@@ -39,16 +39,15 @@ type kernel struct {
 	cards []*card
 }
 
-// A card is a link of the node for one ENI at a time. While it has none it has another MAC
-// address, and is down, which stands for its absence.
+// A card is a link of the node for one ENI at a time. Without an ENI, it has another MAC address, and is down: it
+// counts as missing.
 type card struct {
 	veth nl.Veth
 	eni  string
 }
 
-// A netSlot is a namespace for one pod at a time, and a veth pair to it. The pair is out of
-// our group and down while no pod is wired, which stands for its absence: to delete a link
-// takes longer than a history.
+// A netSlot is a namespace for one pod at a time, and a veth pair to it. While no pod is wired, the pair is down and
+// not in our group: it counts as missing. To delete it would take longer than a history.
 type netSlot struct {
 	ns    *nl.NS
 	path  string
@@ -74,7 +73,7 @@ var shared = []nl.Object{
 	nl.Rule{Pref: 512, Mark: 0x2000, Mask: 0x2000, Table: 254, Protocol: nl.RouteProtocol},
 }
 
-// newKernel makes namespaces for so many pods, whose node looks at these alone.
+// newKernel makes namespaces for so many pods, and a node that looks only at these.
 func newKernel(t *testing.T, pods int) *kernel {
 	t.Helper()
 	nltest.Need(t, "root", "netns", "nftables")
@@ -101,7 +100,7 @@ func newKernel(t *testing.T, pods int) *kernel {
 	return k
 }
 
-// of is the node of a history on this kernel, before its launch.
+// of returns the node of a history on this kernel, before its launch.
 func (k *kernel) of(t testing.TB, dir string) *simtest.Node {
 	return &simtest.Node{TB: t, Host: k.host, Path: k.node, Dir: dir}
 }
@@ -116,7 +115,7 @@ func (k *kernel) netSlot(pod string) *netSlot {
 	return nil
 }
 
-// start makes a namespace for a pod, as the runtime does before an ADD; false if there is none left.
+// start makes a namespace for a pod, as the runtime does before an ADD. It returns false if none is left.
 func (k *kernel) start(t testing.TB, pod string) bool {
 	s := k.netSlot("")
 	if s == nil {
@@ -127,10 +126,10 @@ func (k *kernel) start(t testing.TB, pod string) bool {
 	return true
 }
 
-// wire gives the addresses to the pod, and the node what leads to it, as the other plugins do: a slave of the ENI's
-// link, a veth pair, a rule, routes, and what serves all pods. A pod of the original plugin bears none of our marks. So
-// many addresses are of the pod's first interface: the node has no routes to others, and nothing for an attachment that
-// finds another one in the pod.
+// wire does the work of the other plugins: a slave of the ENI's link with the addresses, a veth pair, a rule, routes,
+// and the objects that serve all pods. A pod of the original plugin has none of our marks. Only the ofFirst first
+// addresses belong to the pod's first interface, and get routes on the node. A second attachment gets nothing on the
+// node.
 func (k *kernel) wire(t testing.TB, pod, attachment string, addrs []netip.Addr, ofFirst int, original bool) {
 	s, group, protocol := k.netSlot(pod), nl.OwnGroup, nl.RouteProtocol
 	if original {
@@ -173,8 +172,8 @@ func (k *kernel) wire(t testing.TB, pod, attachment string, addrs []netip.Addr, 
 	}
 }
 
-// slave returns the name of the link that a pod has on the link of the ENI that has an address. If no ENI has it any
-// more, the pod has it on another one, where it is of no use.
+// slave returns the name of the pod's link on the link of the ENI that has an address. If no ENI has the address any
+// more, the pod gets a useless link on another ENI.
 func (k *kernel) slave(t testing.TB, s *netSlot, a netip.Addr) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -188,7 +187,7 @@ func (k *kernel) slave(t testing.TB, s *netSlot, a netip.Addr) string {
 	return s.slaves[c]
 }
 
-// unwire is what a DEL does to the links of one attachment, whose pod goes on.
+// unwire removes the links of one attachment, as a DEL does. The pod goes on.
 func (k *kernel) unwire(t testing.TB, pod, attachment string) {
 	s := k.netSlot(pod)
 	if s == nil || s.has[attachment] == nil {
@@ -202,7 +201,7 @@ func (k *kernel) unwire(t testing.TB, pod, attachment string) {
 	}
 }
 
-// attachments counts those that a pod has.
+// attachments counts the attachments of a pod.
 func (k *kernel) attachments(pod string) int {
 	if s := k.netSlot(pod); s != nil {
 		return len(s.has)
@@ -210,7 +209,7 @@ func (k *kernel) attachments(pod string) int {
 	return 0
 }
 
-// addrs are the addresses that namespaces have, or to which the node has a route, and the attachments that have them.
+// addrs returns the addresses in namespaces and in host routes of the node, with their attachments.
 func (k *kernel) addrs() map[netip.Addr]string {
 	all := map[netip.Addr]string{}
 	for _, s := range k.netSlots {
@@ -243,7 +242,7 @@ func (k *kernel) linkedTo(pod, attachment string, addrs []netip.Addr) bool {
 	return n == len(addrs)
 }
 
-// bring sets the pair of a netSlot up, in a group.
+// bring puts the pair of a netSlot into a group, and sets it up.
 func (k *kernel) bring(t testing.TB, s *netSlot, group int) {
 	l, err := k.links.LinkByName(s.veth.Name)
 	must(t, err)
@@ -251,7 +250,7 @@ func (k *kernel) bring(t testing.TB, s *netSlot, group int) {
 	must(t, k.links.LinkSetUp(l))
 }
 
-// park takes the pair out of our group. If a process has deleted it, there is another.
+// park removes the pair from our group. If a process has deleted the pair, park makes another.
 func (k *kernel) park(t testing.TB, s *netSlot) {
 	l, err := k.links.LinkByName(s.veth.Name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -263,7 +262,7 @@ func (k *kernel) park(t testing.TB, s *netSlot) {
 	must(t, k.links.LinkSetGroup(l, 0))
 }
 
-// stop ends a pod without a DEL: its addresses, its links, its routes, its namespace are gone.
+// stop ends a pod without a DEL, with its addresses, links, routes and namespace.
 func (k *kernel) stop(t testing.TB, pod string) {
 	s := k.netSlot(pod)
 	if s == nil {
@@ -278,7 +277,7 @@ func (k *kernel) stop(t testing.TB, pod string) {
 	}
 }
 
-// lost is what pods that run do not have any more of what was made for them.
+// lost returns an error that says what running pods have lost of their objects.
 func (k *kernel) lost() (err error) {
 	running := false
 	for _, s := range k.netSlots {
@@ -312,7 +311,7 @@ func (k *kernel) plug(t testing.TB, e ec2sim.ENI) {
 	k.change(t, k.cards[i], e.MAC)
 }
 
-// unplug takes it away.
+// unplug removes the link of an ENI from the node.
 func (k *kernel) unplug(t testing.TB, eni string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -324,8 +323,8 @@ func (k *kernel) unplug(t testing.TB, eni string) {
 	}
 }
 
-// slavesGo is what the kernel does when the link of an ENI goes: its slaves go, too, with their addresses in the pods.
-// The pairs stay, and the routes to them.
+// slavesGo does what the kernel does when the link of an ENI goes. Its slaves go, with their addresses in the pods. The
+// pairs and the routes to them stay.
 func (k *kernel) slavesGo(t testing.TB, of func(netip.Addr) bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -358,7 +357,7 @@ func (k *kernel) linked(eni string) bool {
 	return slices.ContainsFunc(k.cards, func(c *card) bool { return c.eni == eni })
 }
 
-// clear stops all, and takes away what serves all pods.
+// clear stops all pods, and removes what serves all pods.
 func (k *kernel) clear(t testing.TB) {
 	for _, s := range k.netSlots {
 		if s.pod != "" {
@@ -370,7 +369,7 @@ func (k *kernel) clear(t testing.TB) {
 	}
 }
 
-// end is clear, and takes the ENIs away, too.
+// end does what clear does, and removes the ENIs.
 func (k *kernel) end(t testing.TB) {
 	k.clear(t)
 	for _, c := range k.cards {

@@ -16,17 +16,17 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// In some histories a pod has a second attachment, net1, as Multus makes it: a further ADD for the same container and
-// namespace, of the same network or of another one. Each attachment has its own addresses, and keeps them until its own
-// DEL, in whichever order the DELs come. The node has no pair for net1, and no route to it: only the pod's namespace
-// shows its addresses.
+// In some histories, a pod has a second attachment, net1, as Multus makes it: another ADD for the same container and
+// namespace, in the same network or another one. Each attachment keeps its own addresses until its own DEL, in any
+// order of the DELs. The node has no pair for net1, and no route to it: only the pod's namespace shows its addresses.
 //
-// A DEL may overtake the ADD of net1. The runtime knows of no such attachment then, and the ADD may still succeed. If
-// its lease has ended, the kernel refuses its addresses to others, as it does on two slaves of one ENI.
+// A DEL may overtake the ADD of net1. The runtime then does not know this attachment, but the ADD may still succeed. If
+// its lease has ended, the kernel refuses its addresses to other pods, because two slaves of one ENI cannot have the
+// same address.
 
 const furtherName = "net1"
 
-// name is that of the container, and of a further attachment.
+// name returns the name of the container, and of a further attachment.
 func (p *modelPod) name() string {
 	if p.IfName == furtherName {
 		return p.ContainerID + "/" + p.Network + "/" + p.IfName
@@ -34,7 +34,7 @@ func (p *modelPod) name() string {
 	return p.ContainerID
 }
 
-// siblings are the other attachments of a pod's container that the runtime or the kernel knows.
+// siblings returns the other attachments of a pod's container that the runtime or the kernel knows.
 func (m *model) siblings(p *modelPod) (all []*modelPod) {
 	for _, o := range m.pods {
 		if o != p && o.ContainerID == p.ContainerID && (o.alive || o.valid) {
@@ -44,8 +44,8 @@ func (m *model) siblings(p *modelPod) (all []*modelPod) {
 	return all
 }
 
-// unlink is what a DEL does in the kernel. The last attachment's namespace ends with it. The others' may end, too: then
-// their DELs come without it.
+// unlink is what a DEL does in the kernel. The last attachment's namespace ends with it. The namespace may also end
+// earlier, and the other DELs then come without it.
 func (m *model) unlink(p *modelPod) {
 	p.overtaken = false
 	switch others := m.siblings(p); {
@@ -67,12 +67,12 @@ func (m *model) stop(p *modelPod) {
 	m.kernel.stop(m, p.ContainerID)
 }
 
-// omits reports whether the list of a GC has no such attachment, as that of a runtime that does not know of Multus.
+// omits reports whether the list of a GC lacks this attachment, because the runtime does not know Multus.
 func (m *model) omits(p *modelPod) bool {
 	return m.multus && (p.alive || !p.busy) && len(m.siblings(p)) > 0 && m.chance(25)
 }
 
-// further is an ADD of net1 for a pod that runs, the first one or a repetition of one that has failed.
+// further is the ADD of net1 for a running pod, or its repetition.
 func (m *model) further() {
 	p := m.choose(func(p *modelPod) bool {
 		return !p.alive && p.valid && p.IfName == furtherName && m.kernel.netSlot(p.ContainerID) != nil
@@ -106,7 +106,7 @@ func (m *model) further() {
 	}
 }
 
-// newFurther is net1 of a pod. If the runtime has deleted it before, it has the same key again.
+// newFurther returns net1 of a pod. If the runtime has deleted it before, it has the same key again.
 func (m *model) newFurther(of *modelPod) *modelPod {
 	i := of.policy
 	var others []int
@@ -136,7 +136,7 @@ func (m *model) newFurther(of *modelPod) *modelPod {
 	return p
 }
 
-// askFurther lets net1 ask for what it is, as Multus passes it on.
+// askFurther lets net1 ask for its own interface, as Multus passes the request on.
 func (m *model) askFurther(p *modelPod) {
 	if m.conf == nil || !m.chance(40) {
 		return
@@ -151,7 +151,7 @@ func (m *model) askFurther(p *modelPod) {
 	m.logf("%s asks for %s", p.name(), text)
 }
 
-// fateOfFurther is what happens around an ADD of net1 that asks EC2.
+// fateOfFurther chooses what happens around an ADD of net1 that asks EC2.
 func (m *model) fateOfFurther(p *modelPod) fate {
 	f := fate{at: 1 + m.rng.IntN(3), after: m.chance(50)}
 	f.meet = func() {
@@ -175,8 +175,7 @@ func (m *model) overtake(p *modelPod) {
 	m.mustEnd(p)
 }
 
-// beside is what others do to a pod whose further ADD is under way: the DEL of its first attachment, a GC, or the end
-// of both.
+// beside happens to a pod during its further ADD: the DEL of its first attachment, a GC, or the end of both.
 func (m *model) beside(p *modelPod) {
 	first := m.choose(func(o *modelPod) bool { return o.alive && o.ContainerID == p.ContainerID })
 	switch n := m.rng.IntN(3); {
@@ -205,8 +204,8 @@ func (m *model) mustEnd(p *modelPod) {
 	m.damaged = false
 }
 
-// link is what the plugins after ipam do in an ADD, before it answers. They fail if the pod is gone, or if the kernel
-// has an address.
+// link does the work of the plugins after ipam in an ADD. They fail if the pod is gone, or if another namespace has an
+// address.
 func (m *model) link(p *modelPod, all []lease.Allocation) error {
 	if p.IfName == furtherName && m.chance(15) {
 		m.beside(p)
@@ -241,14 +240,13 @@ func (m *model) link(p *modelPod, all []lease.Allocation) error {
 	return nil
 }
 
-// leased reports whether all of these addresses are.
+// leased reports whether all of these addresses have leases.
 func (m *model) leased(addrs []netip.Addr) bool {
 	s, err := m.view()
 	return err != nil || !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !s.Leases.Has(a) })
 }
 
-// inUse reports whether the kernel refuses an address to a pod, and notes that in the registry as [lease.NotesUse]
-// does.
+// inUse reports whether the kernel refuses an address to a pod. It records this as [lease.NotesUse] does.
 func (m *model) inUse(p *modelPod, addrs []netip.Addr) bool {
 	linked := m.kernel.addrs()
 	taken := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool {
@@ -274,7 +272,7 @@ func (m *model) inUse(p *modelPod, addrs []netip.Addr) bool {
 	return true
 }
 
-// verifySeen checks that a collection has left no address without a lease that a namespace has.
+// verifySeen checks that after a collection, each address in a namespace has a lease.
 func (m *model) verifySeen() {
 	s, err := m.view()
 	if err != nil {

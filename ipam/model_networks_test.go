@@ -18,17 +18,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// In some histories the node has two networks, with a conflist each, and an operator changes the conflists while pods
+// In some histories, the node has two networks, with a conflist each, and an operator changes the conflists while pods
 // run. The networks share a pool or have pools of their own. A pod keeps what it has, whatever its conflist says later.
-// What no conflist wants to keep is released in the end, and what one wants to keep stays. The second network may be
-// one that Multus alone knows, for further attachments: no conflist has it, so nothing is kept for it.
+// In the end, collections release what no conflist wants to keep, and nothing else. Multus may make the second network,
+// which is then in no conflist file, so that nothing is kept for it.
 //
-// The second network may be allowed fewer changes in EC2 than the first. Then collections leave to ADDs what they may
-// not do themselves. If no ADD asks EC2 before an intent ends, an ENI that was begun is left for eni-gc. A network that
-// may change nothing must not be beside another one, because after a boot it cannot know what that one has released. So
-// such a node does not boot.
+// The second network may allow fewer changes in EC2 than the first. Collections then leave to ADDs what they may not
+// do. If no ADD asks EC2 before an intent ends, an unfinished ENI is left for eni-gc. After a boot, a network that may
+// change nothing cannot know what the other network has released. So such a node does not boot.
 
-// A network is what one conflist says of one pool.
+// A network is what one conflist says about one pool.
 type network struct {
 	name    string
 	removed bool // an operator has removed it from the conflist, or the conflist
@@ -36,7 +35,7 @@ type network struct {
 	hidden  bool // no conflist of the node has it
 }
 
-// networks lets conflists change, and may add a second network.
+// networks makes conflists change, and may add a second network.
 func (m *model) networks() {
 	m.changes = true
 	if m.chance(40) {
@@ -76,7 +75,7 @@ func (m *model) conflist(i int) string {
 		p.Provision)
 }
 
-// conflists are the policies that the conflists have now.
+// conflists returns the policies that the conflists have now.
 func (m *model) conflists() (all []lease.Policy) {
 	for _, i := range m.configured() {
 		all = append(all, m.policies[i])
@@ -84,7 +83,7 @@ func (m *model) conflists() (all []lease.Policy) {
 	return all
 }
 
-// configured are the indices of the policies that the conflists have now.
+// configured returns the indices of the policies that the conflists have now.
 func (m *model) configured() (all []int) {
 	for i := range m.policies {
 		if n := m.nets[i]; !n.removed && !n.hidden {
@@ -126,7 +125,7 @@ func (m *model) reconfigure() {
 	m.logf("%s configuration: %s, removed %v", m.clock(), m.conflist(i), n.removed)
 }
 
-// allow lets all networks change all in EC2 from now on, if one may change less than another.
+// allow allows all networks all changes from now on, if one may change less than another.
 func (m *model) allow() {
 	for i := range m.policies {
 		if p := &m.policies[i]; m.mixed {
@@ -136,7 +135,7 @@ func (m *model) allow() {
 	}
 }
 
-// noteBegun notes the ENIs that a process has begun to make, and since when.
+// noteBegun records the unfinished ENIs, and since when they exist.
 func (m *model) noteBegun() {
 	for _, e := range m.EC2.ENIs() {
 		_, noted := m.begunAt[e.ID]
@@ -149,7 +148,7 @@ func (m *model) noteBegun() {
 	}
 }
 
-// noteAbandoned notes the ENIs that no process may finish any more: a collection that may not do so has ended their
+// noteAbandoned records the unfinished ENIs that no process may finish any more, because a collection has ended their
 // intents.
 func (m *model) noteAbandoned() {
 	for id, began := range m.begunAt {
@@ -159,14 +158,14 @@ func (m *model) noteAbandoned() {
 	}
 }
 
-// keep reports whether a conflist wants to keep what an ENI of its pool has.
+// keep reports whether a conflist has skipDeallocation for the pool.
 func (m *model) keep(pool string) bool {
 	return slices.ContainsFunc(m.conflists(), func(p lease.Policy) bool {
 		return p.Pool == lease.Origin(pool) && (p.Keep || p.Warm.Min > 0)
 	})
 }
 
-// verifyKept checks that a call takes nothing of a pool for which a conflist has skipDeallocation, as it always had.
+// verifyKept checks that a call takes nothing from a pool for which a conflist has always had skipDeallocation.
 func (m *model) verifyKept(c ec2sim.Call) {
 	e := m.find(c.Params["NetworkInterfaceId"])
 	if e == nil || !strings.HasPrefix(c.Action, "Unassign") {
@@ -181,9 +180,9 @@ func (m *model) verifyKept(c ec2sim.Call) {
 	}
 }
 
-// verifyWarm checks that a collection has left ready what the conflists want of the pools that it has taken addresses
-// from. That was the registry before. An ENI that serves no network any more has nothing ready. An address that a pod
-// had chosen goes back in any case.
+// verifyWarm checks that a collection has left ready what the conflists want, in the pools from which it has taken
+// addresses. The argument before is the registry before the collection. An ENI that serves no network any more has
+// nothing ready. Chosen addresses are released in any case.
 func (m *model) verifyWarm(before *registry.State, done less.Report) {
 	s, err := m.view()
 	if err != nil {

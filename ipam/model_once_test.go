@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
-// The same model with processes that run at once, each with its own files for the locks,
-// in real time: which of them is first is for the kernel to say.
+// TestModelAtOnce plays the same model in real time, with processes that run at once. Each process has its own files
+// for the locks.
 func TestModelAtOnce(t *testing.T) {
 	n := 150
 	if testing.Short() {
@@ -39,7 +39,7 @@ func TestModelAtOnce(t *testing.T) {
 	})
 }
 
-// rush adds pods, ends pods, collects and retains, all at once.
+// rush adds pods, ends pods, and runs collections and GCs, all at once.
 func (m *model) rush() {
 	var wg sync.WaitGroup
 	do := func(policy lease.Policy, f func(context.Context, *Pool)) {

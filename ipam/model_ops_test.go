@@ -30,7 +30,7 @@ var writes = []string{
 
 var actions = append([]string{"DescribeNetworkInterfaces", "DescribeSubnets", "DescribeInstanceTypes"}, writes...)
 
-// codes are EC2's errors, one or more for each row of aws's table.
+// codes are errors of EC2, one or more for each row of the table in package aws.
 var codes = []string{
 	"RequestLimitExceeded", "InsufficientFreeAddressesInSubnet", "InsufficientCidrBlocks",
 	"PrivateIpAddressLimitExceeded",
@@ -44,17 +44,17 @@ var codes = []string{
 	"UnsupportedOperation",
 }
 
-// An act is something that can happen.
+// An act is an event of a history.
 type act struct {
 	weight int
 	nested bool // also while a process waits for EC2
 	do     func(*model)
 }
 
-// ofMultus can happen, too, where a pod may have two attachments.
+// ofMultus are further acts, for histories in which a pod may have two attachments.
 var acts, ofMultus []act
 
-// ofOperators can happen, too, where operators make ENIs.
+// ofOperators are further acts, for histories in which operators make ENIs.
 var ofOperators []act
 
 func init() {
@@ -71,7 +71,7 @@ func init() {
 	}
 }
 
-// step has something happen, while depth processes wait.
+// step plays one act, while depth processes wait.
 func (m *model) step(depth int) {
 	total, possible := 0, acts
 	if m.multus {
@@ -97,7 +97,7 @@ func (m *model) step(depth int) {
 	}
 }
 
-// fate is what happens to a process.
+// fate chooses what happens to a process.
 func (m *model) fate() fate {
 	if m.calm {
 		return fate{}
@@ -123,8 +123,8 @@ func (m *model) fate() fate {
 	return f
 }
 
-// locked reports whether a process that waits for EC2 has the lock. Another must not wait
-// for that one: the time of the bubble stands still while a goroutine waits in the kernel.
+// locked reports whether a process that waits for EC2 has the lock. No other process must wait for the lock then,
+// because the time of the bubble stands still while a goroutine waits in the kernel.
 func (m *model) locked(name string) bool {
 	f, err := os.OpenFile(filepath.Join(m.Dir, name+".lock"), os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -146,8 +146,8 @@ func (m *model) newPod() *modelPod {
 	return p
 }
 
-// add is an ADD of a new pod. While another process asks EC2, it would wait for that
-// one's answer; here it does what it does before that wait, and gives up.
+// add is an ADD of a new pod. While another process asks EC2, a real ADD would wait for its answer. This one gives up
+// before that wait.
 func (m *model) add() {
 	p := m.newPod()
 	if !m.kernel.start(m, p.ContainerID) {
@@ -206,8 +206,8 @@ func (m *model) acquire(p *modelPod) error {
 	return err
 }
 
-// obtain is all that an ADD does. The registry knows when an ADD waits for the link of its
-// ENI; but it waits here, and not in the kernel, where the time of a bubble would stand still.
+// obtain is a whole ADD. It waits for the link of its ENI here, and not in the kernel, where the time of a bubble would
+// stand still.
 func (m *model) obtain(
 	ctx context.Context, pool *Pool, o lease.Owner, take func(context.Context, lease.Owner) (lease.Allocation, error),
 ) (lease.Allocation, error) {
@@ -224,7 +224,7 @@ func (m *model) obtain(
 	return got, err
 }
 
-// appears waits for the link of an ENI as long as a process of ours does, and reports whether the node has it.
+// appears waits for the link of an ENI as long as a process does, and reports whether the node has the link.
 func (m *model) appears(ctx context.Context, pool *Pool, id string) bool {
 	for gone := false; !m.kernel.linked(id); {
 		err := pool.Registry.Change(ctx, func(s *registry.State) {
@@ -248,7 +248,7 @@ func (m *model) appears(ctx context.Context, pool *Pool, id string) bool {
 	return true
 }
 
-// answered takes over what an ADD has answered, for each interface.
+// answered records what an ADD has answered, for each interface.
 func (m *model) answered(p *modelPod, all ...lease.Allocation) {
 	var addrs []netip.Addr
 	excused := false
@@ -286,7 +286,7 @@ func (m *model) answered(p *modelPod, all ...lease.Allocation) {
 	}
 }
 
-// choose is one of the pods that are so.
+// choose returns one of the pods for which so returns true.
 func (m *model) choose(so func(*modelPod) bool) *modelPod {
 	var those []*modelPod
 	for _, p := range m.pods {
@@ -313,7 +313,7 @@ func (m *model) del() {
 	}
 }
 
-// delAgain is the DEL of a pod that is gone, with the result that its ADD had.
+// delAgain is the DEL of a pod that is gone, with the result of its ADD.
 func (m *model) delAgain() {
 	if p := m.choose(func(p *modelPod) bool { return !p.valid }); p != nil {
 		m.end(p)
@@ -379,7 +379,7 @@ func (m *model) collect() {
 	m.collectNow(c, m.fate())
 }
 
-// begun reports whether the registry has something for which a collection waits until growth is over.
+// begun reports whether a collection has something to finish for which it waits until a growth has ended.
 func (m *model) begun() bool {
 	s, err := m.view()
 	return err != nil || known.Due(s) || s.Blank() || lease.AnyToRelease(s)
@@ -418,7 +418,7 @@ func (m *model) collectNow(c less.Collection, f fate) (done less.Report, err err
 	return done, err
 }
 
-// deallocate is an operator who releases a free address by name.
+// deallocate: an operator releases a free address by name.
 func (m *model) deallocate() {
 	s, err := m.view()
 	keeps := slices.ContainsFunc(m.policies, func(p lease.Policy) bool { return p.Keep })
@@ -517,7 +517,7 @@ func (m *model) loseAnswer() {
 	m.EC2.Lose(action, n)
 }
 
-// scripts are what may become of the attempts of one call, or of the calls of one action.
+// scripts are possible outcomes of the attempts of one call, or of the calls of one action.
 var scripts = [][]ec2sim.Outcome{
 	{ec2sim.DoneLost, ec2sim.Refused("RequestLimitExceeded")},
 	{ec2sim.DoneLost, ec2sim.Refused("UnauthorizedOperation")},
@@ -531,7 +531,7 @@ var scripts = [][]ec2sim.Outcome{
 	{ec2sim.Answered, ec2sim.DoneLost, ec2sim.Refused("RequestLimitExceeded")},
 }
 
-// script has EC2 answer the attempts of a call one by one.
+// script makes EC2 answer the next attempts as one of the scripts says.
 func (m *model) script() {
 	action, outcomes := pick(m.rng, slices.Concat(writes, actions)...), pick(m.rng, scripts...)
 	refused := func(o ec2sim.Outcome) bool { return o.Code == "UnauthorizedOperation" }

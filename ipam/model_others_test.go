@@ -16,15 +16,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// Others act on EC2 as well: there is a second node, and an operator, who detaches ENIs of
-// the node, moves them to the other one, and unassigns addresses, also those of pods.
+// Others also change EC2. There is a second node, and an operator who detaches ENIs of the node, moves them to the
+// second node, and unassigns addresses, also those of pods.
 //
-// What they have is not the node's to touch: an ENI on another instance, and one whose
-// owner has tagged it no_manage, is as they left it for as long as the history lasts.
+// The node must not change what others own: an ENI on another instance, and an ENI that its owner has tagged no_manage.
 //
-// What they take the node cannot know before it looks. A pod that has lost its address so
-// has none, which the node cannot help. But once a collection has ended well that began two
-// minutes later, and found EC2 and the metadata service well, no pod may be given it.
+// The node cannot know what others take before it looks. Until then, a pod may get an address that is gone. But after a
+// collection that began at least two minutes later, and that EC2 and metadata answered well, no pod may get it.
 const noticed = 2 * time.Minute // longer than EC2 lags behind itself, and the metadata behind EC2
 
 // others are there from the beginning.
@@ -54,8 +52,8 @@ func (m *model) others() {
 	m.logf("theirs are %v, the guest is %q", slices.Sorted(maps.Keys(m.theirs)), m.guest)
 }
 
-// make makes an ENI with so many secondary addresses, as our plugin on the instance does,
-// or, without one, as a person. It has these tags, too.
+// make makes an ENI with so many secondary addresses and these tags, as our plugin on the instance does. Without an
+// instance, it does so as a person.
 func (m *model) make(instance, managed string, secondary int, tags ...string) (id string) {
 	params := []string{"SubnetId", "subnet-node", "SecondaryPrivateIpAddressCount", fmt.Sprint(secondary)}
 	if instance != "" {
@@ -80,7 +78,7 @@ func (m *model) attach(eni, instance string, card, index int) {
 		fmt.Sprint(card), "DeviceIndex", fmt.Sprint(index))
 }
 
-// podENI is one of the node's that an operator can detach.
+// podENI returns one of the node's ENIs that an operator can detach.
 func (m *model) podENI() (ec2sim.ENI, bool) {
 	of := slices.DeleteFunc(m.attached(), func(e ec2sim.ENI) bool {
 		_, given := m.given[e.ID]
@@ -92,7 +90,7 @@ func (m *model) podENI() (ec2sim.ENI, bool) {
 	return pick(m.rng, of...), true
 }
 
-// detach is an operator who detaches an ENI, and may attach it to the other node.
+// detach: an operator detaches an ENI, and may attach it to the second node.
 func (m *model) detach() {
 	e, ok := m.podENI()
 	if !ok {
@@ -126,7 +124,7 @@ func (m *model) find(eni string) *ec2sim.ENI {
 	return nil
 }
 
-// unassign is an operator who takes an address, or a prefix, from an ENI.
+// unassign: an operator unassigns an address or a prefix from an ENI.
 func (m *model) unassign() {
 	e, ok := m.podENI()
 	if !ok {
@@ -150,7 +148,7 @@ func (m *model) unassign() {
 	m.Operate("UnassignPrivateIpAddresses", params...)
 }
 
-// takes notes what the node loses, and which pods with it.
+// takes records what the node loses, and which pods lose their addresses.
 func (m *model) takes(addrs []netip.Addr, cidrs []netip.Prefix) {
 	lost := func(a netip.Addr) bool {
 		return slices.Contains(addrs, a) || slices.ContainsFunc(cidrs,
@@ -173,17 +171,15 @@ type taken struct {
 	when time.Time
 }
 
-// excused reports whether the node cannot know that it has lost an address, which it thinks to
-// be on that ENI. EC2 assigns addresses to an ENI wherever that is.
+// excused reports whether the node cannot know yet that an address has left this ENI.
 func (m *model) excused(eni string, a netip.Addr) bool {
 	_, one := m.taken[a]
 	_, all := m.away[eni]
 	return one || all || slices.ContainsFunc(m.lost, func(t taken) bool { return t.cidr.Contains(a) })
 }
 
-// notice says that a collection that began then has found out what is gone. It cannot tell a new address of an ENI from
-// an old one, and EC2 may not show a new one yet. So it has found out nothing about the addresses of an ENI that has
-// just grown.
+// notice records that a collection that began then has found out what is gone. It finds out nothing about the addresses
+// of an ENI that has just grown, because EC2 may not show its new addresses yet.
 func (m *model) notice(began time.Time) {
 	s, err := m.view()
 	must(m, err)
@@ -194,7 +190,7 @@ func (m *model) notice(began time.Time) {
 	m.lost = slices.DeleteFunc(m.lost, func(t taken) bool { return past(t.when) })
 }
 
-// verifyTheirs checks that the node has not touched what is others'.
+// verifyTheirs checks that the node has not changed what others own.
 func (m *model) verifyTheirs() {
 	for id, was := range m.theirs {
 		is := m.find(id)

@@ -23,9 +23,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// A process is one run of the plugin or of the tool. It reaches EC2 and the metadata
-// service without a socket, and each of its calls to EC2 is a moment at which something
-// may happen to it.
+// A process is one run of the plugin or of the tool. It reaches EC2 and metadata without a socket. At each of its calls
+// to EC2, something may happen to it.
 type process struct {
 	*model
 	cancel context.CancelFunc
@@ -79,7 +78,7 @@ func (m *model) run(
 	return err
 }
 
-// pool is the node's pool as the process opens it.
+// pool returns the node's pool, as the process opens it.
 func (p *process) pool(policy lease.Policy) *Pool {
 	r, err := registry.Open(p.Dir)
 	must(p, err)
@@ -93,7 +92,7 @@ func (p *process) pool(policy lease.Policy) *Pool {
 	return New(lease.Pool{Registry: r, Host: host, Policy: policy, Shelves: []lease.Shelf{{Dir: p.kernel.dir}}}, cloud)
 }
 
-// Do answers a request, if nothing happens before.
+// Do answers a request, unless something happens to the process before.
 func (p *process) Do(r *http.Request) (*http.Response, error) {
 	if r.URL.Host == "imds" {
 		const patience = 500 * time.Millisecond // less than that of aws.directHTTP
@@ -128,7 +127,7 @@ func (p *process) Do(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// count counts a call. A process that was killed at one makes no other.
+// count counts a call. A killed process makes no further call.
 func (p *process) count() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -145,7 +144,7 @@ func (p *process) end(how string) {
 	p.ended = how
 }
 
-// meet lets the process meet its fate.
+// meet lets the fate of the process happen.
 func (p *process) meet(action string) error {
 	switch {
 	case p.fate.meet != nil:
@@ -168,5 +167,5 @@ func (m *model) logf(format string, args ...any) {
 	m.log = append(m.log, strings.Repeat("    ", m.depth)+fmt.Sprintf(format, args...))
 }
 
-// clock is the time since the history began.
+// clock returns the time since the history began.
 func (m *model) clock() string { return time.Since(m.began).Round(time.Millisecond).String() }

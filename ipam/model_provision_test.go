@@ -20,16 +20,16 @@ import (
 )
 
 // In some histories, operators and cloud-init run new-interface. A run may end at any call, or while it waits for the
-// link. Then the same command is run again, at once, later or never. A command that is repeated until it answers makes
-// one ENI. After its answer, it makes another. Two commands have ENIs of their own, unless they differ only in numbers:
-// then one may go on with what the other has left.
+// link. The same command then runs again, at once, later or never. A command that is repeated until it answers makes
+// one ENI. After its answer, it makes another. Different commands have different ENIs, except that a command may
+// continue with the ENI of another command that differs only in numbers.
 //
-// The second ENI of a command is excused if an ADD has attached the first, for which interfaceIndex counts, below the
-// index of the command. It is excused, too, if no process could know of the first. Then the registry was lost or its
-// clock was set, or the first was not attached for so long that its intent has ended. What is left of it then is for
-// eni-gc. An ENI that an operator has detached may be the answer to another command when it is attached again.
+// In some cases, a command may make a second ENI. Either an ADD has attached the first one below the index of the
+// command, because of interfaceIndex. Or no process could know the first one: the registry was lost, its clock was set,
+// or the intent has ended before the attachment. The first ENI is then left for eni-gc. An ENI that an operator has
+// detached may be the answer to another command when it is attached again.
 
-// intentLife is after how long a node takes a call for not carried out, of which EC2 shows no trace.
+// intentLife is how long a node keeps the intent of a call of which EC2 shows no trace.
 const intentLife = 15 * time.Minute
 
 // A command is new-interface with some arguments.
@@ -39,7 +39,7 @@ type command struct {
 	made  map[string]sighting // the ENIs that its runs have made since its last answer
 }
 
-// A sighting is when something about an ENI was known. The node may have lost it since.
+// A sighting is the time when something about an ENI was known. The node may have lost this knowledge since.
 type sighting struct {
 	when   time.Time
 	losses int // of the registry by then
@@ -52,7 +52,7 @@ func (c *command) String() string {
 		c.spec.Addrs, c.spec.Tags, c.spec.SecurityGroups)
 }
 
-// newInterface is an operator who types a command, a new one or one that has been typed before.
+// newInterface: an operator types a command, a new one or an earlier one.
 func (m *model) newInterface() {
 	if m.locked("provision") || m.locked("grow") {
 		return // it would wait
@@ -76,7 +76,7 @@ func (m *model) newInterface() {
 	}
 }
 
-// typed is the next command.
+// typed returns the next command.
 func (m *model) typed() *command {
 	var begun []*command
 	for _, c := range m.commands {
@@ -143,7 +143,7 @@ func (m *model) linkUp(ctx context.Context, pool *Pool, id string) (string, erro
 	return pool.LinkUp(ctx, id)
 }
 
-// made notes which ENIs a run has made.
+// made records which ENIs a run has made.
 func (m *model) made(c *command, before []ec2sim.ENI, began sighting) {
 	for _, e := range m.EC2.ENIs() {
 		had := slices.ContainsFunc(before, func(b ec2sim.ENI) bool { return b.ID == e.ID })
@@ -156,7 +156,7 @@ func (m *model) made(c *command, before []ec2sim.ENI, began sighting) {
 	}
 }
 
-// verifyAnswer checks that the answer of a command is the ENI that it asks for, and that it has made no other.
+// verifyAnswer checks that a command has answered with the right ENI, and has made no other.
 func (m *model) verifyAnswer(c *command, id string) {
 	e := m.find(id)
 	if e == nil {
@@ -180,7 +180,7 @@ func (m *model) verifyAnswer(c *command, id string) {
 	m.answers[id] = m.sighting()
 	made, is := c.made[id]
 	for other, when := range c.made {
-		// so the other one was made without knowing of this one, or this one is a new find
+		// So the other ENI was made without knowledge of this one, or this one was found only now.
 		lost := m.moved[id] || is && made.losses < m.losses
 		e := m.find(other)
 		below := e != nil && e.Instance == m.ID && e.Index < c.spec.MinIndex // an ADD has attached it, for pods
@@ -192,19 +192,19 @@ func (m *model) verifyAnswer(c *command, id string) {
 	clear(c.made)
 }
 
-// isAnswer reports whether a command has answered with an ENI, and the node can know it.
+// isAnswer reports whether a command has answered with an ENI, and the node can know this.
 func (m *model) isAnswer(id string) bool {
 	seen, answered := m.answers[id]
 	return answered && seen.losses == m.losses
 }
 
-// lostSight reports whether the node cannot know that a command has made an ENI then.
+// lostSight reports whether the node cannot know that a command made an ENI at that time.
 func (m *model) lostSight(e ec2sim.ENI, made sighting) bool {
 	return m.moved[e.ID] || made.losses < m.losses || e.Instance == "" && time.Since(made.when) > intentLife
 }
 
-// verifyBegun checks that the registry has an intent or a mark of what a command has begun, and no mark of what has
-// ended.
+// verifyBegun checks that the registry has an intent or a mark of each unfinished command, and no mark of a finished
+// one.
 func (m *model) verifyBegun() {
 	s, err := m.view()
 	if err != nil || m.locked("provision") {
@@ -232,7 +232,7 @@ func (m *model) verifyBegun() {
 	}
 }
 
-// retype runs some of the commands that have not answered, until they do. Nothing fails any more.
+// retype repeats some of the unanswered commands until they answer. Nothing fails any more.
 func (m *model) retype() {
 	m.quiet = true
 	for _, c := range m.commands {
@@ -253,13 +253,13 @@ func (m *model) retype() {
 	}
 }
 
-// full reports whether there is no place for an ENI.
+// full reports whether there is no slot or no address for an ENI.
 func full(err error) bool {
 	return errors.Is(err, aws.ErrInstanceFull) || errors.Is(err, aws.ErrCardFull) || errors.Is(err, aws.ErrSubnetFull)
 }
 
-// verifyMade checks at the end that what commands have made is attached and ends with the instance, or is what eni-gc
-// deletes.
+// verifyMade checks at the end that the ENIs of commands are attached and end with the instance, or that eni-gc deletes
+// them.
 func (m *model) verifyMade() {
 	s, err := m.view()
 	if err != nil {
@@ -279,7 +279,7 @@ func (m *model) verifyMade() {
 	}
 }
 
-// noteOutlives notes an ENI that EC2 has refused to end with the instance for so long that no process tries again.
+// noteOutlives records an ENI if EC2 has refused its DeleteOnTermination for so long that no process tries again.
 func (m *model) noteOutlives(c ec2sim.Call) {
 	id := c.Params["NetworkInterfaceId"]
 	if c.Action != book.ModifyAction || c.Code == "" && !c.Lost {
@@ -298,7 +298,7 @@ type rushed struct {
 	err error
 }
 
-// rushCommands runs up to two commands at once, which may be the same.
+// rushCommands runs up to two commands at once, perhaps the same one.
 func (m *model) rushCommands(do func(lease.Policy, func(context.Context, *Pool))) (all []*rushed) {
 	for m.chance(40) && len(all) < 2 {
 		r := &rushed{command: m.typed()}
@@ -310,8 +310,8 @@ func (m *model) rushCommands(do func(lease.Policy, func(context.Context, *Pool))
 	return all
 }
 
-// verifyRushed checks that each command that was run at once with others has its own ENI, and has failed only if there
-// is no place.
+// verifyRushed checks that each command that ran at once with others has its own ENI, or has failed because there is no
+// room.
 func (m *model) verifyRushed(all []*rushed) {
 	for _, r := range all {
 		m.logf("%v answers with %q, %v", r, r.id, r.err)

@@ -21,8 +21,8 @@ var (
 	ofAccount = []string{"AuthFailure", "OptInRequired", "NetworkInterfaceLimitExceeded"}
 )
 
-// refuse has EC2 refuse an action on one ENI or in one subnet, until it relents. The history goes on: what is lost or
-// leaks by it, the model finds then. In the end EC2 refuses nothing, and the refused thing must serve again.
+// refuse makes EC2 refuse an action on one ENI or in one subnet, until relent is called. The model finds what is lost
+// or leaks. In the end, EC2 refuses nothing, and the ENI or subnet must serve again.
 func (m *model) refuse() {
 	object, action := pick(m.rng, m.EC2.ENIs()...).ID, pick(m.rng, writes[:3]...)
 	if m.chance(50) {
@@ -41,7 +41,7 @@ func (m *model) refuse() {
 	m.refusals = append(m.refusals, func() { m.EC2.RefuseOn(object, action, "", "") })
 }
 
-// refuseAll has EC2 refuse all that changes anything, until it relents.
+// refuseAll makes EC2 refuse all changes, until relent is called.
 func (m *model) refuseAll(code string) {
 	if m.denied != nil {
 		return // what is allowed stays so
@@ -63,7 +63,7 @@ func refusing(s *registry.State) bool {
 	return false
 }
 
-// relent has EC2 refuse no object any more.
+// relent ends all refusals of refuse and refuseAll.
 func (m *model) relent() {
 	m.logf("%s EC2 refuses no object any more", m.clock())
 	for _, allow := range m.refusals {

@@ -10,7 +10,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
-// removeInterface is an operator who removes an ENI of the node, whatever the node is doing with it.
+// removeInterface: an operator removes an ENI of the node, whatever the node does with it.
 func (m *model) removeInterface() {
 	if m.locked("collect") {
 		return

@@ -16,10 +16,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// In some histories, pods ask for their interfaces, up to four of them. They ask for security groups, for an address,
-// for an ENI that an operator has created, or for a whole ENI. What they get is what they have asked for. No other pod
-// has an address of a whole ENI. The ENI of the operator is attached or not, and else it is as it was made. No pod gets
-// its addresses without asking, and at the end it is detached.
+// In some histories, pods ask for their interfaces, up to four of them: for security groups, an address, an ENI that an
+// operator has created, or a whole ENI. They get what they ask for, and no other pod has an address of a whole ENI.
+// Pods get addresses of the operator's ENI only if they ask for it. The node only attaches and detaches this ENI, and
+// in the end, it is detached.
 
 // requests makes ENIs for such pods, and a configuration that allows all.
 func (m *model) requests() {
@@ -32,7 +32,7 @@ func (m *model) requests() {
 	m.logf("pods may ask for %v", slices.Sorted(maps.Keys(m.given)))
 }
 
-// configure makes the configuration that has the policies. interfaceIndex and the families are those of the first.
+// configure makes the configuration with the policies. interfaceIndex and the families are those of the first policy.
 func (m *model) configure() {
 	c := map[string]any{"interfaceIndex": m.policies[0].MinIndex, "addTimeout": 10, "requests": []lease.Permission{{
 		Namespaces: []string{"*"}, SecurityGroups: []string{"sg-2"}, ENIs: map[string]string{"for": "request"},
@@ -63,7 +63,7 @@ func (m *model) configure() {
 	m.policies, m.common = m.conf.Policies(), lease.Common(m.conf.Policies()[0])
 }
 
-// ask lets a new pod ask for its interface. It may be one that is created again.
+// ask makes a new pod ask for its interface. It may be an earlier pod that is created again.
 func (m *model) ask(p *modelPod) {
 	if m.conf == nil || !m.chance(40) {
 		return
@@ -100,7 +100,7 @@ func (m *model) ask(p *modelPod) {
 	m.logf("%s asks for %s", p.name(), text)
 }
 
-// verifyAsked checks that an interface of a pod is what the pod has asked for, and has nothing that others ask for.
+// verifyAsked checks that an interface of a pod is what the pod has asked for, and nothing that other pods ask for.
 func (m *model) verifyAsked(p *modelPod, policy lease.Policy, got lease.Allocation) {
 	choice := policy.Choice
 	if e := m.find(got.ID); e != nil && strings.Contains(policy.Pool, "/sg-") &&
@@ -117,7 +117,7 @@ func (m *model) verifyAsked(p *modelPod, policy lease.Policy, got lease.Allocati
 	}
 }
 
-// verifyApart checks that no other interface has an address of an interface's ENI, if one of the two has asked for the
+// verifyApart checks that no other interface has an address of an interface's ENI, if one of the two asked for the
 // whole ENI.
 func (m *model) verifyApart(p *modelPod, nic int, all []lease.Allocation) {
 	id := all[nic].ID
@@ -177,7 +177,7 @@ func (m *model) verifyGiven() {
 	}
 }
 
-// verifyDetached checks that no such ENI is attached when all pods are gone.
+// verifyDetached checks that no such ENI is attached when all pods have ended.
 func (m *model) verifyDetached() {
 	for id := range m.given {
 		if e := m.find(id); e != nil && e.Instance != "" {

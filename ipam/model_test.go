@@ -37,14 +37,13 @@ var (
 	firstSeed  = flag.Int("seed", 0, "the seed of the first of them")
 )
 
-// Random histories of a node, against a model: who has which address. Time is that of
-// a synctest bubble, so that hours of it cost nothing, and EC2 is called without a
-// socket. A history comes from its seed:
+// TestModel plays random histories of a node against a model that knows which pod has which address. Time is that of a
+// synctest bubble, so that hours cost nothing, and EC2 is called without a socket. A history comes from its seed:
 //
 //	go test ./ipam -run TestModel/seed=123
 //
-// plays that one. What is drawn from the seed is what happens, not the order of Go's
-// maps or the jitter of a backoff: one that fails seldom takes -count=50.
+// The seed decides the events, but not the order of Go's maps or the jitter of a backoff. A history that fails seldom
+// needs -count=50.
 func TestModel(t *testing.T) {
 	n := *histories
 	if n == 0 {
@@ -62,8 +61,7 @@ func TestModel(t *testing.T) {
 	playAll(t, first, n, runtime.GOMAXPROCS(0), oneKernel, history)
 }
 
-// playAll plays so many histories, some at the same time, each on kernels that no other
-// has meanwhile. After a few that fail it plays no more.
+// playAll plays so many histories, some at the same time, each on kernels of its own. After a few failures, it stops.
 func playAll[K any](
 	t *testing.T, first, n, atOnce int, kernels func(*testing.T) K, history func(t *testing.T, k K, seed uint64),
 ) {
@@ -96,7 +94,7 @@ func playAll[K any](
 // oneKernel is the kernel of a history of one node.
 func oneKernel(t *testing.T) *kernel { return newKernel(t, 9) }
 
-// forever is longer than a machine can be too slow for: a history takes a twentieth of a second.
+// forever is longer than any machine needs for a history, which takes a twentieth of a second.
 const forever = 5 * time.Minute
 
 // history plays the history of a seed.
@@ -123,7 +121,7 @@ func history(t *testing.T, k *kernel, seed uint64) {
 	})
 }
 
-// A model is what must be true of a node, and the node.
+// A model is a node, and what must be true of it.
 type model struct {
 	*simtest.Node
 	kernel   *kernel
@@ -248,7 +246,7 @@ func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *mo
 	return m
 }
 
-// plug gives the node the link of an ENI that is attached to it, and takes it away.
+// plug gives the node the link of an ENI when EC2 attaches the ENI, and removes it when EC2 detaches the ENI.
 func (m *model) plug(c ec2sim.Change) {
 	switch ours := m.Instance == nil || c.Instance == m.ID; {
 	case c.ENI.EFAOnly: // it has no link
@@ -260,7 +258,7 @@ func (m *model) plug(c ec2sim.Change) {
 	}
 }
 
-// config is the world of a history.
+// config returns the configuration of a history's EC2.
 func (m *model) config() ec2sim.Config {
 	c := ec2sim.Config{
 		InstanceTypes: []ec2sim.InstanceType{m.limits},
@@ -313,7 +311,7 @@ func (m *model) choosePolicies() {
 	}
 }
 
-// play plays the history: what happens, and what must be true at the end of it.
+// play plays the events of the history, and checks what must be true at its end.
 func (m *model) play() {
 	defer func() {
 		if len(m.bad) > 0 {
@@ -335,8 +333,7 @@ func (m *model) play() {
 	m.settle()
 }
 
-// originals are pods that the original plugin has made before ours was installed, on
-// an ENI that it has made.
+// originals makes pods of the original plugin, on an ENI that it has made before ours was installed.
 func (m *model) originals() {
 	card, index, found := m.freeSlot(m.Instance)
 	if !found {

@@ -78,8 +78,9 @@ func (m *model) pastAddrs() []netip.Addr {
 		func(a netip.Addr) bool { return m.carrier(a) == "" })
 }
 
-// verifyCooled checks that a collection has released none of these addresses while the address cools: EC2 could give it
-// to another pod at once. An address that follows its pod need not cool, nor one of an ENI that an operator removes.
+// verifyCooled checks that a collection has released none of the past addresses while they cool, because EC2 could give
+// them to another pod at once. An address that follows its pod, or is on an ENI that an operator removes, need not
+// cool.
 func (m *model) verifyCooled(before *registry.State, past []netip.Addr, done less.Report) {
 	for _, a := range past {
 		ended := m.ended[a]
@@ -92,15 +93,14 @@ func (m *model) verifyCooled(before *registry.State, past []netip.Addr, done les
 	}
 }
 
-// view is the registry as it is on disk.
+// view returns the registry as it is on disk.
 func (m *model) view() (*registry.State, error) {
 	r, err := registry.Open(m.Dir)
 	must(m, err)
 	return r.View()
 }
 
-// verifyFree checks that what ADDs could be given now is on an ENI of this node, by EC2,
-// and on the one that the registry says.
+// verifyFree checks that each address that an ADD could get now is on the ENI of this node where the registry has it.
 func (m *model) verifyFree() {
 	for _, policy := range m.policies {
 		s, err := m.view()
@@ -121,7 +121,7 @@ func (m *model) verifyFree() {
 	}
 }
 
-// verifyLease checks that no pod can be given an address except the pod that has it.
+// verifyLease checks that no other pod can get the address of a pod.
 func (m *model) verifyLease(s *registry.State, p *modelPod, a netip.Addr) {
 	l, leased := s.Leases.At(a)
 	id, _ := s.ENIOf(a)
@@ -135,8 +135,7 @@ func (m *model) verifyLease(s *registry.State, p *modelPod, a netip.Addr) {
 	}
 }
 
-// verifyCalls looks at the calls since the last time: no process may ask EC2 to unassign an
-// ENI's primary address.
+// verifyCalls checks the calls since the last time. For example, no process may ask EC2 to unassign a primary address.
 func (m *model) verifyCalls() {
 	for _, e := range m.EC2.ENIs() {
 		if len(e.Addrs) > 0 {
@@ -179,12 +178,12 @@ func (m *model) verifyTagged(c ec2sim.Call) {
 	}
 }
 
-// attached are the ENIs of the node.
+// attached returns the ENIs of the node.
 func (m *model) attached() []ec2sim.ENI {
 	return slices.DeleteFunc(m.EC2.ENIs(), func(e ec2sim.ENI) bool { return e.Instance != m.ID })
 }
 
-// carrier is the ENI of the node that has the address.
+// carrier returns the ENI of the node that has the address.
 func (m *model) carrier(a netip.Addr) string {
 	for _, e := range m.attached() {
 		if slices.Contains(e.Addrs, a) || slices.Contains(e.IPv6Addrs, a) ||
@@ -196,8 +195,8 @@ func (m *model) carrier(a netip.Addr) string {
 	return ""
 }
 
-// settle ends the history: when nothing fails any more, a pod gets an address if there
-// is one, and when all pods are gone, everything is released.
+// settle ends the history. Nothing fails any more. A pod gets an address if there is one, and when all pods have ended,
+// everything is released.
 func (m *model) settle() {
 	m.logf("%s nothing fails any more", m.clock())
 	for _, action := range actions {
@@ -244,7 +243,7 @@ func (m *model) settle() {
 	quiet := 0                                            // collections since the last that has ended leases
 	for i := range 5 {
 		time.Sleep(2 * time.Hour)
-		// The first may find that the registry was wrong, and say so.
+		// The first collection may find that the registry was wrong, and say so.
 		done, err := m.collectNow(less.Collection{FreeAfter: time.Minute, Max: -1}, fate{})
 		if err != nil && i > 0 {
 			m.wrong("collect: %v", err)
@@ -260,7 +259,7 @@ func (m *model) settle() {
 	m.verifyEnd()
 }
 
-// verifyEnded checks that after two collections a process has ended what was begun.
+// verifyEnded checks that after two collections, no begun call is left unfinished.
 func (m *model) verifyEnded() {
 	for _, e := range m.EC2.ENIs() {
 		if _, others := m.theirs[e.ID]; e.Status == "available" && !others && !m.abandoned[e.ID] &&
@@ -270,9 +269,9 @@ func (m *model) verifyEnded() {
 	}
 }
 
-// addOrFull adds a pod, which must succeed if there is room. It must succeed at once, except where an operator or a
-// clock was at work, which the node may have to find out first. A runtime tries again all the time; then one of its
-// ADDs must, in the time in which a free address cools, and ten seconds more.
+// addOrFull adds a pod. The ADD must succeed if there is room. It may fail at first if an operator or a clock has
+// changed something that the node has to find out. A runtime repeats the ADD, and one must succeed within the time for
+// which an address cools, and ten seconds more.
 func (m *model) addOrFull(p *modelPod) {
 	policy, began := p.asked[0], time.Now()
 	m.added = began
@@ -321,7 +320,7 @@ func (m *model) addOrFull(p *modelPod) {
 	}
 }
 
-// room says where an ADD could get addresses, if it could get some.
+// room says where an ADD could get addresses, or nothing.
 func (m *model) room(policy lease.Policy) string {
 	if policy.Provision == lease.ProvisionNone {
 		return ""
@@ -354,8 +353,8 @@ func (m *model) room(policy lease.Policy) string {
 	return ""
 }
 
-// detached is the number of ENIs of ours and of a pool that an operator has detached. Those of the original have no
-// tags. An ADD attaches such an ENI again, because running pods may have its addresses.
+// detached counts the ENIs of a pool that were made for this node, and that an operator has detached. An ADD attaches
+// such an ENI again, because running pods may have its addresses.
 func (m *model) detached(pool string) (n int) {
 	for _, e := range m.EC2.ENIs() {
 		ours := (e.Tags[book.TagInstance] == m.ID || e.Description == book.Description(m.ID)) &&
@@ -367,7 +366,7 @@ func (m *model) detached(pool string) (n int) {
 	return n
 }
 
-// left is the number of addresses that a subnet has left.
+// left returns the number of free addresses of a subnet.
 func (m *model) left(subnet string) int {
 	const reserved = 5
 	n := -1
@@ -385,7 +384,7 @@ func (m *model) left(subnet string) int {
 	return n
 }
 
-// verifyEnd checks that nothing is lost when all pods are gone and all is collected.
+// verifyEnd checks that nothing is lost when all pods have ended and collections have run.
 func (m *model) verifyEnd() {
 	m.verifyDetached()
 	m.verifyMade()
@@ -403,7 +402,8 @@ func (m *model) verifyEnd() {
 			if !known.Has(a) {
 				m.wrong("%s of %s is not known to the registry", a, e.ID)
 			}
-			// After a lost registry or answer, the node takes the first IPv6 address of the boot ENI for its own.
+			// After a loss of the registry or of an answer, the node takes the first IPv6 address of the boot ENI for
+			// its own.
 			unclear := i == len(e.Addrs)
 			if own := e.Boot && (i == 0 || unclear); !s.Free.Has(a) && !own {
 				m.wrong("%s of %s is not free", a, e.ID)
@@ -430,7 +430,7 @@ func (m *model) verifyEnd() {
 		m.wrong("a registry rebuilt at %v is still compared with EC2", r.Since)
 	}
 	for who, w := range s.Waiters {
-		// the next ADD would end what is over: with a step of the clock, one may have lasted longer than all ADDs
+		// The next ADD would remove an old waiter. After a step of the clock, a waiter may be younger than all ADDs.
 		if m.added.After(w.Until) {
 			m.wrong("%s is a waiter until %v", who, w.Until)
 		}

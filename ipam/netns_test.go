@@ -22,14 +22,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// runPod starts a process in a namespace of its own, as a runtime that gives
-// namespaces no names, and gives it the addresses.
+// runPod starts a process with these addresses in a namespace of its own, which has no name, as with some runtimes.
 func (w *world) runPod(addrs ...netip.Addr) {
 	w.Helper()
 	w.usePod(addrs...)
 }
 
-// usePod is runPod with a way to end the pod. The pod has the addresses at links that are made on those of the ENIs.
+// usePod does what runPod does, and returns a function that ends the pod. The addresses are at slaves of the ENIs'
+// links.
 func (w *world) usePod(addrs ...netip.Addr) (stop func()) {
 	w.Helper()
 	path, stop := startPod(w)
@@ -61,14 +61,14 @@ func startPod(t testing.TB) (path string, stop func()) {
 	return fmt.Sprintf("/proc/%d/ns/net", pid), stop
 }
 
-// addSlave makes a link on the link master of the node, in the namespace at a path. It is a macvlan, because not every
-// kernel has ipvlan, and no test here looks at more than what the link was made on.
+// addSlave makes a link on the node's link master, in the namespace at a path. It is a macvlan, because not every
+// kernel has ipvlan, and the tests here only look at the master.
 func addSlave(t testing.TB, host *nl.NS, master, path, name string) {
 	t.Helper()
 	addSlaveWith(t, host, master, path, name, "")
 }
 
-// addSlaveWith is addSlave with a MAC address.
+// addSlaveWith does what addSlave does, with a MAC address.
 func addSlaveWith(t testing.TB, host *nl.NS, master, path, name, mac string) {
 	t.Helper()
 	l, err := host.LinkByName(master)
@@ -94,7 +94,7 @@ func addSlaveWith(t testing.TB, host *nl.NS, master, path, name, mac string) {
 	must(t, err)
 }
 
-// TestUsedProcess: a pod is seen by its process where the runtime gives its namespace no name.
+// TestUsedProcess: if the runtime gives a pod's namespace no name, the pod's process shows the namespace.
 func TestUsedProcess(t *testing.T) {
 	nltest.Need(t, "root", "netns")
 	host, _ := nltest.NS(t, "node")

@@ -21,9 +21,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// TestProxy lets a plugin ask EC2 as in a company's network: by a proxy that intercepts TLS, whose CA only
-// AWS_CA_BUNDLE has. The program that it executes for that must have the same environment. An
-// ADD that finds a free address does not read the variables, however wrong they are.
+// TestProxy: a plugin asks EC2 through a proxy that intercepts TLS, as in a company's network. Only AWS_CA_BUNDLE has
+// the CA of the proxy. GrowProgram must get the same environment. An ADD that finds a free address does not read the
+// variables, even if they are wrong.
 func TestProxy(t *testing.T) {
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
 	n.conf["ipBatchSize"] = 4
@@ -85,7 +85,7 @@ func newInterceptor(t *testing.T, ec2 http.Handler) *interceptor {
 	return p
 }
 
-// hosts are what the proxy was asked for since the last time.
+// hosts returns the hosts for which the proxy was asked since the last time.
 func (p *interceptor) hosts() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -23,8 +23,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// linkWorld is a node with two ENIs whose links an ADD has seen: the first has pods and one
-// free address more, the second is emptier.
+// linkWorld returns a node with two ENIs whose links an ADD has seen. The first has more pods, and one free address.
 func linkWorld(t *testing.T) (n *node, first, second string) {
 	t.Helper()
 	n = newNode(t, "m5.large", ec2sim.Config{}, nil)
@@ -46,7 +45,7 @@ func linkWorld(t *testing.T) (n *node, first, second string) {
 	return n, first, second
 }
 
-// linkPolicy is that of these tests: an ENI at a time, with all of its addresses.
+// linkPolicy is the policy of these tests: a growth gets a whole ENI with all its addresses.
 var linkPolicy = lease.Policy{MinIndex: 1, Families: []lease.Family{lease.IPv4}, SubnetTags: subnetTags,
 	Provision: lease.ProvisionFull,
 	ReuseWait: time.Minute, Timeout: 10 * time.Second}
@@ -61,7 +60,7 @@ func (n *node) tryObtain(pod string) (lease.Allocation, error) {
 	return a, err
 }
 
-// obtain is one that has to succeed, and returns the ENI.
+// obtain is an ADD that must succeed, and returns the ENI.
 func (n *node) obtain(pod string) string {
 	n.Helper()
 	a, err := n.tryObtain(pod)
@@ -103,8 +102,8 @@ func (n *node) collect() {
 	}
 }
 
-// collectUntil collects until the registry is so. While other tests end namespaces, a collection
-// may not know what is in use. Then it releases nothing.
+// collectUntil runs collections until so returns true. While other tests end namespaces, a collection may be unable to
+// read one, and then releases nothing.
 func (n *node) collectUntil(so func(*registry.State) bool) {
 	n.Helper()
 	for range 50 {
@@ -115,8 +114,8 @@ func (n *node) collectUntil(so func(*registry.State) bool) {
 	n.Fatalf("50 collections have not released it; ENIs %v", slices.Collect(maps.Values(n.State().ENIs)))
 }
 
-// TestDetachedENIIsPassedOver: an operator detaches the fullest ENI. The next pod has an address
-// of the other at once, no process asks EC2, and the registry names the one without a link.
+// TestDetachedENIIsPassedOver: an operator detaches the fullest ENI. The next pod gets an address of the other ENI at
+// once, no process asks EC2, and the registry records the missing link.
 func TestDetachedENIIsPassedOver(t *testing.T) {
 	n, first, second := linkWorld(t)
 	n.detach(first)
@@ -136,7 +135,7 @@ func TestDetachedENIIsPassedOver(t *testing.T) {
 	n.leasesAre()
 }
 
-// leasesAre wants each pod to have its address, and no other pod to have one.
+// leasesAre checks that each pod has its address, and that no other pod has one.
 func (n *node) leasesAre() {
 	n.Helper()
 	s := n.State()
@@ -150,7 +149,7 @@ func (n *node) leasesAre() {
 	}
 }
 
-// The place of a detached ENI is free: growth makes another, as soon as EC2 has said so.
+// TestGrowthInPlaceOfDetachedENI: a growth creates an ENI in the slot of a detached ENI, as soon as EC2 shows this.
 func TestGrowthInPlaceOfDetachedENI(t *testing.T) {
 	n, first, second := linkWorld(t)
 	n.detach(first)
@@ -164,7 +163,8 @@ func TestGrowthInPlaceOfDetachedENI(t *testing.T) {
 	}
 }
 
-// A pod that has its address from before is told at once which ENI is at fault.
+// TestSameADDOnDetachedENI: a pod already has an address of the detached ENI. The error of its ADD names the ENI at
+// once.
 func TestSameADDOnDetachedENI(t *testing.T) {
 	n, first, _ := linkWorld(t)
 	n.detach(first)
@@ -180,7 +180,7 @@ func TestSameADDOnDetachedENI(t *testing.T) {
 	}
 }
 
-// Where no other ENI can serve, the error of the ADD names the one that is passed over.
+// TestErrorNamesENIWithoutLink: if no other ENI can serve the pod, the error names the ENI that is passed over.
 func TestErrorNamesENIWithoutLink(t *testing.T) {
 	n, first, _ := linkWorld(t)
 	n.detach(first)
@@ -198,7 +198,8 @@ func TestErrorNamesENIWithoutLink(t *testing.T) {
 	n.leasesAre()
 }
 
-// An ENI that comes back serves again: an ADD that would find nothing else sees it.
+// TestDetachedENIComesBack: an ENI that is attached again serves pods. An ADD that finds no other address looks for its
+// link.
 func TestDetachedENIComesBack(t *testing.T) {
 	n, first, second := linkWorld(t)
 	n.detach(first)
@@ -219,7 +220,7 @@ func TestDetachedENIComesBack(t *testing.T) {
 	}
 }
 
-// A collection sees that a link has vanished before an ADD does, and that it is there again.
+// TestCollectionLooksAtLinks: a collection finds that a link is missing before an ADD does, and that it is there again.
 func TestCollectionLooksAtLinks(t *testing.T) {
 	n, first, _ := linkWorld(t)
 	n.detach(first)
@@ -234,8 +235,8 @@ func TestCollectionLooksAtLinks(t *testing.T) {
 	}
 }
 
-// When the pods of a detached ENI have ended, it is forgotten; one that we have made, and
-// that is attached nowhere, is deleted.
+// TestDetachedENIIsForgotten: the pods of a detached ENI have ended. The ENI leaves the registry. If this suite has
+// made it, and it is attached to nothing, a collection deletes it.
 func TestDetachedENIIsForgotten(t *testing.T) {
 	for _, elsewhere := range []bool{false, true} {
 		t.Run(fmt.Sprint("attached elsewhere ", elsewhere), func(t *testing.T) {
@@ -267,7 +268,7 @@ func TestDetachedENIIsForgotten(t *testing.T) {
 	}
 }
 
-// The link of a new ENI is waited for. A process that sees it records that.
+// TestLinkOfNewENIIsAwaited: an ADD waits for the link of a new ENI. A process that finds the link records this.
 func TestLinkOfNewENIIsAwaited(t *testing.T) {
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
 	n.acquire(0, "old")
@@ -285,8 +286,8 @@ func TestLinkOfNewENIIsAwaited(t *testing.T) {
 	}
 }
 
-// One that does not come in time is passed over by who has waited, within its own time, and
-// by the others at once.
+// TestLinkNeverComes: the link of a new ENI does not appear. The ADD that waits for it gives up within its own time,
+// and the other ADDs pass over the ENI at once.
 func TestLinkNeverComes(t *testing.T) {
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
 	n.acquire(0, "old")
@@ -306,19 +307,19 @@ func TestLinkNeverComes(t *testing.T) {
 	n.leasesAre()
 }
 
-// newest is the ENI that was made last.
+// newest returns the ENI that was made last.
 func (n *node) newest() ec2sim.ENI {
 	enis := n.EC2.ENIs()
 	return slices.MaxFunc(enis, func(a, b ec2sim.ENI) int { return strings.Compare(a.ID, b.ID) })
 }
 
-// unplug takes the link of an ENI away, which EC2 does not know.
+// unplug removes the link of an ENI, without a change in EC2.
 func (n *node) unplug(e ec2sim.ENI) {
 	n.Helper()
 	n.Plug(ec2sim.Change{Kind: ec2sim.Detached, Instance: n.ID, ENI: e})
 }
 
-// until waits for the registry to be so.
+// until waits until so returns true for the registry.
 func (n *node) until(what string, so func(*registry.State) bool) {
 	n.Helper()
 	for !so(n.State()) {
@@ -330,8 +331,8 @@ func (n *node) until(what string, so func(*registry.State) bool) {
 	}
 }
 
-// TestGrowthLooksAtLinks: an operator detaches an ENI whose addresses all have pods, so that no
-// ADD comes to miss its link. Growth misses it, and another ENI takes its place.
+// TestGrowthLooksAtLinks: an operator detaches an ENI whose addresses all have pods, so no ADD finds its link missing.
+// A growth does, and creates an ENI in its slot.
 func TestGrowthLooksAtLinks(t *testing.T) {
 	n, _, second := linkWorld(t)
 	for i := 12; i < 21; i++ {
@@ -344,8 +345,8 @@ func TestGrowthLooksAtLinks(t *testing.T) {
 	}
 }
 
-// TestMovedENIThatNoADDHasUsed: an operator moves an ENI to another instance, and no ADD has looked at its link yet. A
-// collection takes nothing from it.
+// TestMovedENIThatNoADDHasUsed: an operator moves an ENI to another instance before an ADD has used its link. A
+// collection unassigns nothing from it.
 func TestMovedENIThatNoADDHasUsed(t *testing.T) {
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
 	n.acquire(4, "old") // and no more: an ADD would look at the link
@@ -365,8 +366,8 @@ func TestMovedENIThatNoADDHasUsed(t *testing.T) {
 	}
 }
 
-// TestDetachedENIOfPoolThatKeeps: an ENI of ours that an operator has detached is deleted. That is so also if its pool
-// keeps what it has, or if its tags were not known.
+// TestDetachedENIOfPoolThatKeeps: a collection deletes a detached ENI of ours even if its pool has skipDeallocation, or
+// its tags were not known.
 func TestDetachedENIOfPoolThatKeeps(t *testing.T) {
 	for name, change := range map[string]func(*registry.ENI){
 		"keeps":   func(e *registry.ENI) { e.Keep = true },
@@ -391,9 +392,8 @@ func TestDetachedENIOfPoolThatKeeps(t *testing.T) {
 	}
 }
 
-// TestLostRegistryKnowsLinks: a registry that is rebuilt records the links that are on the
-// node. An ENI without its link serves no pod, and no ADD waits for the link, as it does for that of a
-// new ENI: a collection may have detached it right before.
+// TestLostRegistryKnowsLinks: a rebuilt registry records the links on the node. An ENI without its link serves no pod,
+// and no ADD waits for the link, because a collection may have detached the ENI right before.
 func TestLostRegistryKnowsLinks(t *testing.T) {
 	n, first, second := linkWorld(t)
 	for _, e := range n.EC2.ENIs() {

@@ -16,7 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// inSubnets plays f on a node whose pods have subnets with these CIDRs.
+// inSubnets calls f with a node whose pods have subnets with these CIDRs.
 func inSubnets(
 	t *testing.T, instanceType string, config lease.Config, f func(w *world, p lease.Policy), cidrs ...string,
 ) {
@@ -39,7 +39,7 @@ func inSubnets(
 	})
 }
 
-// offer is what the node has for the policy, with subnets as EC2 describes them now.
+// offer returns the node's Offer for the policy, with subnets as EC2 describes them now.
 func (w *world) offer(p lease.Policy) more.Offer {
 	w.Helper()
 	s, err := w.pool().DescribeInstance(w.Context())
@@ -49,7 +49,7 @@ func (w *world) offer(p lease.Policy) more.Offer {
 	return more.OfferOf(s, p, 0, all)
 }
 
-// TestOffer compares what a node offers with the pods that it can start: at first, and after each of some pods.
+// TestOffer compares the Offer of a node with the pods that it can start, at first and after each of some pods.
 func TestOffer(t *testing.T) {
 	prefixes := lease.PoolConfig{PrefixDelegation: new(true)}
 	one := lease.Config{InterfaceIndex: 1}
@@ -97,8 +97,8 @@ func TestOffer(t *testing.T) {
 	}
 }
 
-// TestOfferFragmented has a subnet with fewer aligned /28 than it has addresses for: AWS keeps five addresses, in the
-// first block and in the last. EC2 does not say so. The node knows it when a growth has got a single address.
+// TestOfferFragmented: AWS reserves addresses in the first and the last /28 of a subnet, so the subnet has fewer /28
+// than it has room for. EC2 does not say so. The node knows it when a growth has got a single address.
 func TestOfferFragmented(t *testing.T) {
 	config := lease.Config{InterfaceIndex: 1, MaxENIs: 2, PoolConfig: lease.PoolConfig{PrefixDelegation: new(true)}}
 	inSubnets(t, "c5.large", config, func(w *world, p lease.Policy) {
@@ -118,7 +118,7 @@ func TestOfferFragmented(t *testing.T) {
 	}, "10.177.16.0/26")
 }
 
-// TestOfferCools has addresses that cool: they count apart from those that are free, until they are.
+// TestOfferCools: cooling addresses count apart from the free ones.
 func TestOfferCools(t *testing.T) {
 	inSubnets(t, "c5.large", lease.Config{InterfaceIndex: 1}, func(w *world, p lease.Policy) {
 		for n := range 20 {
@@ -136,8 +136,8 @@ func TestOfferCools(t *testing.T) {
 	}, "10.177.16.0/20")
 }
 
-// TestLastSubnets has what a node knows of its subnets: what EC2 has said last, until a subnet turns out to be full, or
-// the clock is set back.
+// TestLastSubnets: the node knows EC2's last description of its subnets, until a subnet is full, or the clock is set
+// back.
 func TestLastSubnets(t *testing.T) {
 	inSubnets(t, "c5.large", lease.Config{InterfaceIndex: 1}, func(w *world, p lease.Policy) {
 		if all, asked := w.pool().LastSubnets(w.State()); all != nil || !asked.IsZero() {
@@ -184,7 +184,7 @@ func TestLastSubnets(t *testing.T) {
 	}, "10.177.16.0/28")
 }
 
-// TestOfferRefused has a node to which EC2 refuses an ENI: it offers none, until the node asks again.
+// TestOfferRefused: after EC2 has refused an ENI, the node offers none until it asks again.
 func TestOfferRefused(t *testing.T) {
 	inSubnets(t, "c5.large", lease.Config{InterfaceIndex: 1}, func(w *world, p lease.Policy) {
 		w.mustAcquire(0)
@@ -205,7 +205,7 @@ func TestOfferRefused(t *testing.T) {
 	}, "10.177.16.0/20")
 }
 
-// TestOfferElsewhere has a description of the subnets of another zone, which is none of this one.
+// TestOfferElsewhere: a description of the subnets of another zone does not count.
 func TestOfferElsewhere(t *testing.T) {
 	inSubnets(t, "c5.large", lease.Config{InterfaceIndex: 1}, func(w *world, p lease.Policy) {
 		w.mustAcquire(0)
@@ -215,8 +215,8 @@ func TestOfferElsewhere(t *testing.T) {
 	}, "10.177.16.0/20")
 }
 
-// TestOfferIPv6 has a pool of IPv6 alone in a subnet with both families. Each ENI takes an IPv4 address there. When
-// others have taken all IPv4 addresses, the node offers no further ENI.
+// TestOfferIPv6: a pool has only IPv6, in a subnet with both families. Each ENI takes an IPv4 address there. When no
+// IPv4 address is left, the node offers no further ENI.
 func TestOfferIPv6(t *testing.T) {
 	config := lease.Config{InterfaceIndex: 1, IPFamilies: []string{"IPv6"}}
 	config.SecGroupIDs, config.SubnetTags = []string{}, map[string]string{"for": "pods"}

@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
-// noRequests is the configuration of another network of the node: no pod may ask, and an ENI with these groups serves
-// all.
+// noRequests is the configuration of another network of the node. No pod may ask, and an ENI with these groups serves
+// all pods.
 const noRequests = `{"interfaceIndex": 1, "secGroupIds": ["sg-1"]}`
 
 // other is the ADD of a pod of another network, which asks for nothing.
@@ -30,8 +30,8 @@ func (w *world) other(n int) lease.Allocation {
 	return a
 }
 
-// TestRequestOtherNetwork: ENIs for which pods of one network may ask serve no pod of another network that has not
-// asked, also those that an operator has attached. A network that is gone, and has no pods, keeps nothing.
+// TestRequestOtherNetwork: ENIs for which pods of one network may ask serve no pod of another network, also if an
+// operator has attached them. A network that is gone, and has no pods, does not count any more.
 func TestRequestOtherNetwork(t *testing.T) {
 	spec := aws.ENISpec{Subnet: "subnet-pods", SecurityGroups: []string{"sg-1"}, Secondary: 3}
 	conflists := func(w *world, texts ...string) (all []lease.Policy) {

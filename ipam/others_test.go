@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// attachOther has another program attach an ENI, with four addresses unless spec has a number.
+// attachOther: another program attaches an ENI, with four addresses unless spec has a number.
 func (w *world) attachOther(spec aws.ENISpec) string {
 	w.Helper()
 	if spec.Secondary == 0 {
@@ -46,8 +46,8 @@ func (w *world) uses(eni string, pod int) bool {
 	return a.ID == eni
 }
 
-// TestOthersENI: an ENI that others have attached serves pods if the node would have made one
-// like it; one that was made for pods, by any program, serves in any case.
+// TestOthersENI: an ENI of others serves pods if it is like the ENIs that the node would create. An ENI that was made
+// for pods serves pods in any case.
 func TestOthersENI(t *testing.T) {
 	groups := func(ids ...string) aws.ENISpec { return aws.ENISpec{Subnet: "subnet-pod0", SecurityGroups: ids} }
 	tagged := func(key, value string) aws.ENISpec {
@@ -97,9 +97,9 @@ func TestOthersENI(t *testing.T) {
 	}
 }
 
-// TestOthersENIDenied: the policy of iam-policy allows addresses only for ENIs with our tags. The original's ENI has
-// none. A growth that EC2 refuses there makes an ENI of ours. If the role may assign none at all, it makes no further
-// one.
+// TestOthersENIDenied: the policy of iam-policy allows changes only of ENIs with our tags, and the original's ENI has
+// none. If EC2 refuses addresses there, a growth creates an ENI of ours. If the role may assign no addresses at all,
+// the growth creates no further ENI.
 func TestOthersENIDenied(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", Description: "CNI-ENI " + w.ID})
@@ -118,8 +118,8 @@ func TestOthersENIDenied(t *testing.T) {
 	w.consistent()
 }
 
-// TestOthersENIDeniedChosen is that for a pod that has chosen its address: it gets it on an ENI of ours. So does
-// an operator who allocates addresses.
+// TestOthersENIDeniedChosen: with the same policy, a pod gets its chosen address on an ENI of ours. An operator who
+// allocates addresses also gets them there.
 func TestOthersENIDeniedChosen(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", Description: "CNI-ENI " + w.ID})
@@ -127,7 +127,7 @@ func TestOthersENIDeniedChosen(t *testing.T) {
 		w.mustAcquire(n)
 	}
 	w.policy.Choice = lease.Choice{Addrs: []netip.Addr{netip.MustParseAddr("100.77.0.200")}}
-	// before it makes the ENI; then it passes over the other one
+	// Before a growth makes the ENI, EC2 refuses the other one. After that, the growth passes over the other one.
 	w.EC2.Fail("AssignPrivateIpAddresses", "UnauthorizedOperation", 1)
 	if a, err := w.acquire(5); err != nil || !slices.Equal(a.Addrs, w.policy.Choice.Addrs) {
 		t.Errorf("the pod has %v: %v", a.Addrs, err)
@@ -148,8 +148,8 @@ func TestOthersENIDeniedChosen(t *testing.T) {
 	}
 }
 
-// TestOthersENINotAttached: that policy does not allow attachments of such an ENI either. It was made for this node,
-// and is not attached. A growth that finds it passes over it, and gets addresses of ENIs of ours, old and new.
+// TestOthersENINotAttached: the same policy forbids the attachment of such an ENI. It was made for this node, and is
+// not attached. A growth passes over it, and gets addresses on ENIs of ours.
 func TestOthersENINotAttached(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(0)
@@ -170,9 +170,8 @@ func TestOthersENINotAttached(t *testing.T) {
 	w.consistent()
 }
 
-// TestOthersENILater: what the configuration says later is for new pods; a running one
-// keeps its address, and the ENI of others is neither filled nor emptied. ENIs of ours serve
-// on with the groups that they have.
+// TestOthersENILater: a change of the configuration counts for new pods. A running pod keeps its address, and the ENI
+// of others gets and loses no addresses. ENIs of ours still serve pods with their old groups.
 func TestOthersENILater(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.SecurityGroups = []string{"sg-1"}
@@ -202,7 +201,7 @@ func TestOthersENILater(t *testing.T) {
 		t.Errorf("collected %+v: %v", c, err)
 	}
 
-	// Its groups are changed at last: the next Learn sees it.
+	// An operator changes the ENI's groups, and the next Learn sees it.
 	w.policy.SecurityGroups = []string{"sg-1"}
 	w.end(1)
 	w.Age(hour)
@@ -212,9 +211,8 @@ func TestOthersENILater(t *testing.T) {
 	w.consistent()
 }
 
-// TestOthersENIUnknown: that nothing is known of who made an ENI does not keep it from
-// serving: not after an upgrade, whose registry says nothing of it, nor where the role may
-// not ask.
+// TestOthersENIUnknown: an ENI serves pods although nothing is known of its creator: after an upgrade, or if the role
+// may not ask EC2.
 func TestOthersENIUnknown(t *testing.T) {
 	t.Run("upgrade", func(t *testing.T) {
 		w := newWorld(t, "m5.large", 20)
@@ -244,7 +242,7 @@ func TestOthersENIUnknown(t *testing.T) {
 	})
 }
 
-// TestOthersENIFull: a node that has no place for an ENI of its own says which is in the way.
+// TestOthersENIFull: a full node says which ENI of others takes a slot.
 func TestOthersENIFull(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.SecurityGroups, w.policy.MaxENIs = []string{"sg-1"}, 2
@@ -256,8 +254,8 @@ func TestOthersENIFull(t *testing.T) {
 	}
 }
 
-// TestOthersENISubnet: EC2 is asked for the tags of the subnet when they decide, and not by an
-// ADD that finds an address.
+// TestOthersENISubnet: the node asks EC2 for the tags of a subnet only if they decide, and not in an ADD that finds an
+// address.
 func TestOthersENISubnet(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	other := w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", SecurityGroups: []string{"sg-1"}})
@@ -271,7 +269,7 @@ func TestOthersENISubnet(t *testing.T) {
 		}
 	}
 
-	// EC2 does not say: no ENI can be made either, and the error tells why.
+	// EC2 does not answer, so no ENI can be created either, and the error says why.
 	w = newWorld(t, "m5.large", 20)
 	w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", SecurityGroups: []string{"sg-1"}})
 	w.EC2.Fail("DescribeSubnets", "UnauthorizedOperation", always)
@@ -280,8 +278,8 @@ func TestOthersENISubnet(t *testing.T) {
 	}
 }
 
-// TestOthersENIThrottled: for the tags of others' subnets, the node asks EC2 in turn. No ADD that gets addresses
-// elsewhere waits for them.
+// TestOthersENIThrottled: EC2 throttles the call for the tags of subnets. An ADD that gets addresses elsewhere does not
+// wait for them.
 func TestOthersENIThrottled(t *testing.T) {
 	const action = "DescribeSubnets"
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
@@ -303,8 +301,8 @@ func TestOthersENIThrottled(t *testing.T) {
 	})
 }
 
-// TestOthersENIAllocate: allocate-first-available passes over an ENI that the role may not change. That is the boot
-// ENI, if the policy is that of iam-policy.
+// TestOthersENIAllocate: allocate-first-available passes over an ENI that the role may not change, such as the boot ENI
+// with the policy of iam-policy.
 func TestOthersENIAllocate(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(0)
@@ -322,8 +320,8 @@ func TestOthersENIAllocate(t *testing.T) {
 	w.consistent()
 }
 
-// TestMisfitAllocate: allocate-first-available passes over an ENI of another program that serves no pods of its pool.
-// Its subnet must have the tags, too, and EC2 is asked for these. If no other ENI has room, the error says why.
+// TestMisfitAllocate: allocate-first-available passes over an ENI of others that serves no pods of its pool, also
+// because of the tags of its subnet. If no other ENI has room, the error says why.
 func TestMisfitAllocate(t *testing.T) {
 	allocate := func(w *world) (string, error) {
 		p := w.pool()

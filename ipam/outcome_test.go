@@ -25,15 +25,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// What becomes of the requests of an action, when it is not all well.
+// The outcomes of calls that do not succeed.
 var (
 	busyEC2 = ec2sim.Refused("RequestLimitExceeded")
 	denied  = ec2sim.Refused("UnauthorizedOperation")
 	noRoom  = ec2sim.Refused("InsufficientFreeAddressesInSubnet")
 )
 
-// idle gives the node an ENI with addresses and a prefix. A pod prevented their release, and
-// has ended. Now one pod uses the primary address, and no pod uses the others.
+// idle gives the node an ENI with addresses and a prefix that a pod has prevented from release. The pod has ended. Now
+// one pod uses the primary address, and no pod uses the others.
 func (w *world) idle() (eni string) {
 	w.Helper()
 	w.policy.Batch = 4
@@ -60,7 +60,7 @@ func (w *world) moreOn(eni string) {
 	must(w, w.pool().MoreOf(w.Context(), s, lease.Place{ID: eni, ENI: s.ENIs[eni]}, lease.IPv4))
 }
 
-// has is how many addresses and prefixes an ENI has, by EC2.
+// has returns how many addresses and prefixes EC2 shows on an ENI.
 func (w *world) has(id string) (addrs, prefixes int) {
 	for _, e := range w.EC2.ENIs() {
 		if e.ID == id {
@@ -70,9 +70,9 @@ func (w *world) has(id string) (addrs, prefixes int) {
 	return 0, 0
 }
 
-// TestReleaseOutcomes: prefixes and addresses go back by two calls. What each of them
-// comes to, and any process that hears of it: what is free in the registry is on the ENI. If the outcome of the first
-// call stays unknown, there is no second one.
+// TestReleaseOutcomes: a collection releases prefixes and addresses by two calls. Whatever the outcomes are, and
+// whichever process learns them, the addresses that are free in the registry are on the ENI. If the outcome of the
+// first call stays unknown, there is no second one.
 func TestReleaseOutcomes(t *testing.T) {
 	type outcomes = []ec2sim.Outcome
 	lost := ec2sim.DoneLost
@@ -125,7 +125,7 @@ func TestReleaseOutcomes(t *testing.T) {
 // lagging ends the names of cases in which EC2 lags behind itself.
 const lagging = "EC2 lags"
 
-// lagsBehind has EC2 describe an ENI as it is now, whatever changes, to a process that asks for this ENI alone.
+// lagsBehind makes EC2 describe an ENI as it is now, whatever changes, if a process asks for this ENI alone.
 func (w *world) lagsBehind(eni string) {
 	w.Helper()
 	var now []byte
@@ -145,7 +145,7 @@ func (w *world) lagsBehind(eni string) {
 	must1(w.pool().Cloud.DescribeENIs(w.Context(), aws.ByID(eni)))(w)
 }
 
-// noneElsewhere wants what the registry has on its ENIs to be there.
+// noneElsewhere checks that the registry has no address on an ENI where EC2 does not have it.
 func (w *world) noneElsewhere() {
 	w.Helper()
 	s := w.State()
@@ -163,7 +163,7 @@ func (w *world) noneElsewhere() {
 	}
 }
 
-// TestRefusedPrefix: EC2 refuses to take a prefix back whose addresses still cool. They go on cooling.
+// TestRefusedPrefix: EC2 refuses to unassign a prefix whose addresses still cool. They continue to cool.
 func TestRefusedPrefix(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.policy.Prefixes, w.policy.Batch, w.policy.ReuseWait = true, 20, 2*time.Hour
@@ -193,7 +193,7 @@ func TestRefusedPrefix(t *testing.T) {
 	})
 }
 
-// TestDeallocateOutcomes: so it is for what an operator releases by name.
+// TestDeallocateOutcomes: the same for addresses that an operator names.
 func TestDeallocateOutcomes(t *testing.T) {
 	for name, script := range map[string][]ec2sim.Outcome{
 		"throttled": {busyEC2, busyEC2}, "lost, then throttled": {ec2sim.DoneLost, busyEC2},
@@ -225,7 +225,7 @@ func TestDeallocateOutcomes(t *testing.T) {
 	}
 }
 
-// TestDeallocateIPv6: an IPv6 address that an operator releases by name leaves its ENI, together with those of IPv4.
+// TestDeallocateIPv6: an operator releases an IPv6 address, together with IPv4 addresses.
 func TestDeallocateIPv6(t *testing.T) {
 	w := newWorld6(t, "t9.xen") // its ENIs have single addresses
 	w.policy.Families, w.policy.Batch = dual, 3
@@ -261,8 +261,8 @@ func TestDeallocateIPv6(t *testing.T) {
 	}
 }
 
-// TestDeallocateLost: an operator releases an address by name, and EC2's answer is lost. A collection finishes the
-// release, or the same command does. The address has no owner then, so any pod may have it while it is not released.
+// TestDeallocateLost: an operator releases an address, and EC2's answer is lost. A collection or the repeated command
+// finishes the release. The address has no owner, so any pod may get it before the release.
 func TestDeallocateLost(t *testing.T) {
 	for name, finish := range map[string]func(*world, netip.Addr){
 		"collection": func(w *world, _ netip.Addr) { w.collect() },
@@ -315,8 +315,8 @@ func TestDeallocateLost(t *testing.T) {
 }
 
 // TestDeallocateUnansweredNone: a node must change nothing in EC2. An operator releases an address, and EC2 does not
-// answer. No collection repeats the call, and a collection deletes the intent. If EC2 has done nothing, pods can have
-// the address.
+// answer. No collection repeats the call, and a collection deletes the intent. If EC2 has not carried out the call,
+// pods can have the address.
 func TestDeallocateUnansweredNone(t *testing.T) {
 	for name, outcome := range map[string]ec2sim.Outcome{"done": ec2sim.DoneLost, "undone": ec2sim.UndoneLost} {
 		t.Run(name, func(t *testing.T) {
@@ -348,8 +348,8 @@ func TestDeallocateUnansweredNone(t *testing.T) {
 	}
 }
 
-// TestDeallocateMoved: an operator has moved an ENI to another node, and releases an address of it on this one. The
-// address is not this node's any more.
+// TestDeallocateMoved: an operator moves an ENI to another node, and then releases an address of it on this node.
+// Nothing changes, because the address is no longer this node's.
 func TestDeallocateMoved(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.policy.Batch = 4
@@ -370,7 +370,8 @@ func TestDeallocateMoved(t *testing.T) {
 	})
 }
 
-// TestDeallocateThrottled: EC2 throttles the first of two calls. There is no second one, and what was named is free.
+// TestDeallocateThrottled: EC2 throttles the first of two calls. There is no second call, and the named addresses are
+// free.
 func TestDeallocateThrottled(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 0
@@ -402,8 +403,7 @@ func TestDeallocateThrottled(t *testing.T) {
 	w.consistent()
 }
 
-// hideNew has EC2's describes not show yet what was made for an instance and is not
-// attached, as they may for seconds.
+// hideNew makes EC2's describes lack unattached ENIs that were made for an instance, as EC2 may do for seconds.
 func (w *world) hideNew() {
 	w.answers(func(rw http.ResponseWriter, r *http.Request) {
 		if r.FormValue("Action") == "DescribeNetworkInterfaces" && r.FormValue("Filter.1.Name") == "description" {
@@ -415,8 +415,7 @@ func (w *world) hideNew() {
 	})
 }
 
-// TestCreateOutcomes: whatever becomes of a creation, there is one ENI for one ADD, also
-// when EC2 does not show yet what it has made.
+// TestCreateOutcomes: whatever the outcome of a creation is, one ADD makes one ENI, even if EC2 does not show it yet.
 func TestCreateOutcomes(t *testing.T) {
 	type outcomes = []ec2sim.Outcome
 	lost := ec2sim.DoneLost
@@ -449,8 +448,8 @@ func TestCreateOutcomes(t *testing.T) {
 	}
 }
 
-// TestCreateAfterDeath: a process ends without EC2's answer. The next one makes the same
-// call, though the pods that wait are others by then, and so many that it would ask for more.
+// TestCreateAfterDeath: a process ends without EC2's answer. The next process makes the same call, although other and
+// more pods wait by then.
 func TestCreateAfterDeath(t *testing.T) {
 	w := newWorld(t, "m5.large", 20, 20)
 	w.hideNew()
@@ -468,8 +467,8 @@ func TestCreateAfterDeath(t *testing.T) {
 	w.noneLeaked()
 }
 
-// TestCreateRefusedAfterDeath: what was asked for before EC2 refuses now. That is no proof
-// that it was not made, but no reason either to ask for nothing else.
+// TestCreateRefusedAfterDeath: EC2 refuses the repetition of a creation. This does not prove that the first call made
+// no ENI, but the node may ask for another ENI.
 func TestCreateRefusedAfterDeath(t *testing.T) {
 	w := newWorld(t, "m5.large", 20, 20)
 	w.policy.Timeout = time.Second
@@ -492,8 +491,8 @@ func TestCreateRefusedAfterDeath(t *testing.T) {
 	}
 }
 
-// TestStrayEndsCreation: an ENI was made, and its answer lost. Where EC2 shows it, it is
-// attached, and the call that has made it is not made again for the next one.
+// TestStrayEndsCreation: the answer to a creation was lost. When EC2 shows the ENI, a growth attaches it, and does not
+// repeat the creation for the next ENI.
 func TestStrayEndsCreation(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Timeout = time.Second
@@ -518,8 +517,7 @@ func TestStrayEndsCreation(t *testing.T) {
 	w.consistent()
 }
 
-// TestStrangeCreation: the ID of an ENI that this node has, or that another has, is not
-// that of a new one. No pod gets an address of it.
+// TestStrangeCreation: EC2 returns the ID of an old ENI as that of a new one. No pod gets an address of this ENI.
 func TestStrangeCreation(t *testing.T) {
 	w := newWorld(t, "m5.large", 20, 20)
 	w.policy.Batch = 10
@@ -549,8 +547,8 @@ func TestStrangeCreation(t *testing.T) {
 	w.noneElsewhere()
 }
 
-// TestCreateWithoutTags: a role that may not tag makes an ENI without tags. That is another
-// call, with a client token of its own, and the same again if its answer is lost.
+// TestCreateWithoutTags: a role that may not create tags creates an ENI without tags. This is another call, with its
+// own client token, and a repetition after a lost answer has the same token.
 func TestCreateWithoutTags(t *testing.T) {
 	c := podSubnets(24)
 	c.Denied = []string{"CreateTags"}
@@ -576,8 +574,7 @@ func TestCreateWithoutTags(t *testing.T) {
 	w.consistent()
 }
 
-// TestProvisionAgain: new-interface has not heard what became of its ENI. If an operator runs it again, there is one
-// ENI.
+// TestProvisionAgain: new-interface gets no answer about its ENI, and an operator runs it again. There is one ENI.
 func TestProvisionAgain(t *testing.T) {
 	spec := forNode
 	spec.SecurityGroups = []string{"sg-2", "sg-1"}
@@ -601,7 +598,7 @@ func TestProvisionAgain(t *testing.T) {
 	}
 }
 
-// TestProvisionWithoutAnswer: new-interface is killed when the registry has its ENI: while it waits for the link, or
+// TestProvisionWithoutAnswer: new-interface is killed when the registry has its ENI, because it waits for the link, or
 // because an ADD has finished its calls. If an operator runs it again, there is one ENI.
 func TestProvisionWithoutAnswer(t *testing.T) {
 	again := func(w *world) {
@@ -632,8 +629,8 @@ func TestProvisionWithoutAnswer(t *testing.T) {
 	}
 }
 
-// TestProvisionBetween: new-interface is killed when its ENI is created and not attached. Before an operator runs it
-// again, the node collects, or a pod comes that may not have the ENI. There is one ENI.
+// TestProvisionBetween: new-interface is killed between the creation and the attachment of its ENI. Before an operator
+// runs it again, a collection runs, or a pod comes that may not have the ENI. There is one ENI.
 func TestProvisionBetween(t *testing.T) {
 	for name, between := range map[string]func(*world){
 		"collection": func(w *world) { w.collect() },
@@ -671,9 +668,9 @@ func (w *world) notGrown() {
 	}
 }
 
-// TestGrowthBetween: an ADD is killed when its ENI is created and not attached, or is attached and would outlive the
-// instance. Before the next ADD of its network, the node collects, or a pod of another network comes, or the node
-// boots. Not all of these may finish the ENI. The next ADD does.
+// TestGrowthBetween: an ADD is killed between the creation and the attachment of its ENI, or before it sets
+// DeleteOnTermination. Before the next ADD of its network, a collection runs, a pod of another network comes, or the
+// node boots. Not all of these may finish the ENI, but the next ADD does.
 func TestGrowthBetween(t *testing.T) {
 	killed := map[string]func(*world){
 		"created": (*world).notGrown,
@@ -733,8 +730,8 @@ func TestGrowthBetween(t *testing.T) {
 	}
 }
 
-// TestProvisionDetached: new-interface has answered. An operator detaches the ENI, and a growth attaches it again. That
-// does not make it the answer to the next new-interface.
+// TestProvisionDetached: new-interface has answered. An operator detaches the ENI, and a growth attaches it again. The
+// next new-interface does not answer with this ENI.
 func TestProvisionDetached(t *testing.T) {
 	inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
 		id, _, err := w.pool().Provision(w.Context(), forNode)
@@ -744,7 +741,7 @@ func TestProvisionDetached(t *testing.T) {
 		}
 		mac := w.ENI(id).MAC
 		w.byOperator(id)
-		// the kernel has not removed it yet
+		// The kernel has not removed the link yet.
 		link := nl.Veth{Name: "vpclate", Peer: "enslate", PeerMAC: mac, PeerNS: w.Host}
 		must(w, link.Add(w.Host))
 		w.EC2.OnChange(func(c ec2sim.Change) {
@@ -767,7 +764,7 @@ func TestProvisionDetached(t *testing.T) {
 	})
 }
 
-// TestProvisionOther: what is left of an ENI with other security groups is no answer to new-interface.
+// TestProvisionOther: new-interface does not answer with an unfinished ENI that has other security groups.
 func TestProvisionOther(t *testing.T) {
 	inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
 		w.unanswered(more.ENISpec{SecurityGroups: []string{"sg-1"}, MinIndex: 1}, "AttachNetworkInterface",
@@ -779,8 +776,8 @@ func TestProvisionOther(t *testing.T) {
 	})
 }
 
-// TestCreateSmaller: other nodes have taken addresses since EC2 counted them, or they are reserved for prefixes. If no
-// subnet has as many as are wanted, an ENI with one address serves a pod.
+// TestCreateSmaller: no subnet has as many addresses as the node wants, because other nodes have taken them, or because
+// they are reserved for prefixes. An ENI with one address serves a pod.
 func TestCreateSmaller(t *testing.T) {
 	w := newWorld(t, "m5.large", 20, 20)
 	w.policy.Batch = 4
@@ -800,8 +797,8 @@ func TestCreateSmaller(t *testing.T) {
 	}
 }
 
-// TestProvisionAfterAdd: a command of the tool does not know from which device index on ENIs serve pods. It attaches no
-// ENI that an ADD has left behind.
+// TestProvisionAfterAdd: a command of the tool does not know interfaceIndex, so it attaches no ENI that an ADD has left
+// unattached.
 func TestProvisionAfterAdd(t *testing.T) {
 	for name, command := range map[string]func(*Pool) error{
 		"allocate": func(p *Pool) error { _, _, err := p.Allocate(t.Context(), 1); return err },

@@ -20,8 +20,7 @@ import (
 
 const askPeers = "DescribeVpcPeeringConnections"
 
-// peered plays f on a node whose pods get routes to the peers of the VPC. Its first pod has
-// an address, and there are more.
+// peered calls f with a node whose pods get routes to the VPC's peers. One pod has an address, and more are free.
 func peered(t *testing.T, f func(*world)) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.policy.Peers, w.policy.Batch = true, 4
@@ -34,7 +33,7 @@ func peered(t *testing.T, f func(*world)) {
 	})
 }
 
-// wantAsked wants EC2 to be asked for the peers so often since the last time.
+// wantAsked checks how often EC2 was asked for the peers since the last time.
 func (w *world) wantAsked(who string, want int) {
 	w.Helper()
 	if n := w.EC2.Asked(askPeers); n != want {
@@ -43,7 +42,7 @@ func (w *world) wantAsked(who string, want int) {
 	w.EC2.ResetCalls()
 }
 
-// collects is a collection that knows the configuration, or none.
+// collects runs a collection with a policy, or without a configuration.
 func (w *world) collects(policy lease.Policy) {
 	w.Helper()
 	p := w.pool()
@@ -51,8 +50,7 @@ func (w *world) collects(policy lease.Policy) {
 	must1(p.Collect(w.Context(), less.Collection{FreeAfter: hour, Max: 0}))(w)
 }
 
-// TestPeersRenewed: collections ask for the peers, once an hour, and so does a growth; no ADD
-// that finds an address does.
+// TestPeersRenewed: collections and growths ask for the peers once an hour. An ADD that finds an address does not.
 func TestPeersRenewed(t *testing.T) {
 	peered(t, func(w *world) {
 		time.Sleep(2 * time.Hour)
@@ -80,8 +78,8 @@ func TestPeersRenewed(t *testing.T) {
 	})
 }
 
-// TestPeersThrottled: the peers of an old answer are better than none. No ADD and no collection waits long for a new
-// one.
+// TestPeersThrottled: pods get routes to the peers of an old answer. No ADD and no collection waits long for a new
+// answer.
 func TestPeersThrottled(t *testing.T) {
 	peered(t, func(w *world) {
 		time.Sleep(2 * time.Hour)
@@ -102,8 +100,8 @@ func TestPeersThrottled(t *testing.T) {
 	})
 }
 
-// TestPeersUnknown: where there is no list at all, an ADD waits for one, though an address is
-// free. If EC2 refuses, all ADDs hear that; none has an address or goes on waiting.
+// TestPeersUnknown: without a list of peers, an ADD waits for one, although an address is free. If EC2 refuses, all
+// ADDs fail at once with this refusal.
 func TestPeersUnknown(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.policy.Batch = 4
@@ -133,8 +131,7 @@ func TestPeersUnknown(t *testing.T) {
 	})
 }
 
-// TestPeersLost: a collection, or what fills the pools, learns the peers again after the
-// registry was lost, before an ADD needs them.
+// TestPeersLost: after a loss of the registry, a collection or a Fill asks for the peers before an ADD needs them.
 func TestPeersLost(t *testing.T) {
 	for name, f := range map[string]func(*world){
 		"collect": func(w *world) { w.collects(w.policy) },

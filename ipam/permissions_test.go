@@ -20,16 +20,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
-// A permitted configuration is one with the actions of the policy that the tool prints for
-// it: a test of the tool compares them.
+// A permitted configuration comes with the actions of the policy that the tool prints for it. A test of the tool
+// compares them.
 type permitted struct {
 	Name    string
 	Actions string
 	Config  lease.Config
 }
 
-// TestPermissions plays random histories in which the role may call what the printed policy
-// allows, and no more. Whatever fails, is lost, or is killed: no process calls anything else.
+// TestPermissions plays random histories in which the role may call only what the printed policy allows. No process
+// calls anything else, whatever fails, is lost, or is killed.
 func TestPermissions(t *testing.T) {
 	b, err := os.ReadFile("testdata/permissions.json")
 	must(t, err)
@@ -57,8 +57,8 @@ func TestPermissions(t *testing.T) {
 	}
 }
 
-// confine gives the node the configuration, and refuses what its role may not call. A node
-// that makes no ENIs is launched with one for each pool.
+// confine gives the node the configuration, and makes EC2 refuse what its role may not call. A node that creates no
+// ENIs is launched with one for each pool.
 func (m *model) confine(c permitted) {
 	m.policies, m.provision = c.Config.Policies(), c.Config.Policies()[0].Provision
 	// the role's policy is for this configuration
@@ -72,7 +72,7 @@ func (m *model) confine(c permitted) {
 	m.EC2.ResetCalls()
 	m.denied = slices.DeleteFunc(append([]string{"DescribeVpcPeeringConnections", "UnassignIpv6Addresses",
 		"DescribeVpcs"}, actions...), func(action string) bool {
-		// Where nothing may be asked, the tags of ENIs are asked for all the same.
+		// With "provision": "none", the node still asks for the tags of ENIs.
 		asked := m.provision == lease.ProvisionNone && action == "DescribeNetworkInterfaces"
 		return asked || slices.Contains(strings.Fields(c.Actions), action)
 	})
@@ -93,8 +93,8 @@ func (m *model) launched(p lease.Policy, card, index int) {
 	m.attach(all[len(all)-1].ID, m.ID, card, index)
 }
 
-// deny refuses what the role may not call. In mode none descriptions are refused, too, and
-// no fault of who asks.
+// deny makes EC2 refuse what the role may not call. With "provision": "none", EC2 also refuses descriptions, and a
+// process may ask for them.
 func (m *model) deny() {
 	if m.denied == nil {
 		return

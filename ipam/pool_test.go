@@ -35,8 +35,8 @@ type world struct {
 	policy lease.Policy
 }
 
-// newWorld makes a VPC with a node of the type, a subnet for nodes, and subnets of
-// the given lengths for pods. The addresses are none that the machine is likely to have.
+// newWorld makes a VPC with a node of the type, a subnet for nodes, and subnets of the given lengths for pods. The
+// machine is unlikely to have these addresses.
 func newWorld(t *testing.T, instanceType string, bits ...int) *world {
 	t.Helper()
 	return buildWorld(t, instanceType, podSubnets(bits...))
@@ -82,10 +82,10 @@ func worldOf(t *testing.T, n *simtest.Node, config ec2sim.Config, run ec2sim.Run
 		ReuseWait: time.Minute, Timeout: time.Minute}}
 }
 
-// answers has a handler answer in the place of EC2.
+// answers puts a handler in the place of EC2.
 func (w *world) answers(ec2 http.HandlerFunc) { w.cloud.EC2URL = simtest.Serve(w, ec2) }
 
-// pool is the pool as a process of its own would open it.
+// pool returns the pool, as a process of its own opens it.
 func (w *world) pool() *Pool {
 	w.Helper()
 	return New(lease.Pool{Registry: w.Registry(), Host: w.Host, Policy: w.policy}, aws.New(w.cloud))
@@ -131,8 +131,8 @@ func (w *world) wantWrites(want map[string]int) {
 	w.EC2.ResetCalls()
 }
 
-// consistent is what must hold at any time: what the registry leases or calls free is
-// on the ENIs of this node that EC2 knows, and nothing is owned twice.
+// consistent checks what must be true at any time: the addresses that the registry leases or calls free are on this
+// node's ENIs in EC2, and no address has two owners.
 func (w *world) consistent() {
 	w.Helper()
 	onENI := map[netip.Addr]string{}
@@ -196,7 +196,7 @@ func TestFirstPods(t *testing.T) {
 	w.consistent()
 }
 
-// An ADD with a free address asks neither EC2 nor the metadata service.
+// TestWarm: an ADD with a free address asks neither EC2 nor metadata.
 func TestWarm(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 0
@@ -210,7 +210,7 @@ func TestWarm(t *testing.T) {
 	}
 }
 
-// A burst on an empty node: distinct addresses, and hardly more calls than ENIs need.
+// TestAtOnce: pods of a burst on an empty node get different addresses, by hardly more calls than the ENIs need.
 func TestAtOnce(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	const pods = 20                        // all that two ENIs of ten addresses have
@@ -274,7 +274,7 @@ func TestCooling(t *testing.T) {
 	w.end(99) // of no pod
 }
 
-// The fullest ENI is filled first, so that the other can be released.
+// TestFullestFirst: the fullest ENI is filled first, so that a collection can release the other.
 func TestFullestFirst(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 0
@@ -296,7 +296,7 @@ func TestFullestFirst(t *testing.T) {
 	}
 }
 
-// A full subnet leads to the next one, and only a true lack of room is an error.
+// TestSubnetFull: if a subnet is full, the node tries the next one. The ADD fails only if all subnets are full.
 func TestSubnetFull(t *testing.T) {
 	w := newWorld(t, "m5.large", 28, 28) // 11 addresses each
 	for n := range 20 {
@@ -324,7 +324,7 @@ func TestSubnetFull(t *testing.T) {
 	}
 }
 
-// Throttling makes the node wait, not build ENIs.
+// TestThrottled: while EC2 throttles an assignment, the node waits, and creates no ENI.
 func TestThrottled(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(1)
@@ -358,7 +358,7 @@ func TestDenied(t *testing.T) {
 	}
 }
 
-// What a process has begun and could not end, the next one ends.
+// TestResume: the next process finishes what an interrupted process has begun.
 func TestResume(t *testing.T) {
 	for _, action := range []string{"AttachNetworkInterface", "ModifyNetworkInterfaceAttribute"} {
 		t.Run(action, func(t *testing.T) {
@@ -381,7 +381,7 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// The registry is lost: what is in use stays in use, and the rest cools.
+// TestLostRegistry: after a loss of the registry, used addresses stay in use, and the others cool.
 func TestLostRegistry(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 3
@@ -404,14 +404,14 @@ func TestLostRegistry(t *testing.T) {
 	if l, _ := s.Leases.At(a.Addrs[0]); l.Key != (registry.Key{}) || !l.Bound {
 		t.Errorf("lease of %s: %+v", a.Addrs[0], l)
 	}
-	// An old DEL of another pod that had the address once does not take it from the pod that has it.
+	// A repeated DEL of an earlier pod with the address does not end the lease of the running pod.
 	if err := w.pool().End(t.Context(), pod(3).Key, a.Addrs[0]); err != nil {
 		t.Fatal(err)
 	}
 	if w.State().Free.Has(a.Addrs[0]) {
 		t.Errorf("%s is free, and a running pod has it", a.Addrs[0])
 	}
-	// The DEL of a pod whose owner was forgotten finds the lease by prevResult's address.
+	// The DEL of a pod whose lease has no key finds the lease by the address in prevResult.
 	stop()
 	if err := w.pool().End(t.Context(), pod(1).Key, a.Addrs[0]); err != nil {
 		t.Fatal(err)
@@ -422,7 +422,7 @@ func TestLostRegistry(t *testing.T) {
 	w.consistent()
 }
 
-// On a node where no pod ever was, addresses from the launch template serve at once.
+// TestFirstBoot: on a node that has had no pod, addresses from the launch template serve pods at once.
 func TestFirstBoot(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.MinIndex, w.policy.Provision = 0, lease.ProvisionNone
@@ -481,7 +481,7 @@ func TestCollect(t *testing.T) {
 	}
 }
 
-// Of an ENI with a pod on it, what is idle goes, but never the primary address.
+// TestCollectUsedENI: a collection releases the idle addresses of an ENI with a pod, but never the primary address.
 func TestCollectUsedENI(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 0
@@ -504,14 +504,15 @@ func TestCollectUsedENI(t *testing.T) {
 	if len(done.Deleted) != 0 || eni.Addrs[0] != primary || slices.Contains(done.Unassigned, primary) {
 		t.Errorf("collected %+v, ENI is %+v", c, eni)
 	}
-	// What metadata still lists is not taken back.
+	// Learn does not add an address that only metadata still lists.
 	if err := w.pool().Learn(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	w.consistent()
 }
 
-// A pod that has gone without a DEL loses its lease at the second sight, after a grace.
+// TestCollectLostPods: a pod has ended without a DEL. The second collection that misses it, after a grace period, ends
+// its lease.
 func TestCollectLostPods(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	a := w.mustAcquire(1)
@@ -528,8 +529,8 @@ func TestCollectLostPods(t *testing.T) {
 	}
 }
 
-// A runtime names the namespace of a pod by its first process. The pod has gone without a DEL, and a process of the
-// node has that number by now.
+// TestCollectLostPodsByProcess: a runtime names a pod's namespace by the PID of its first process. The pod has ended
+// without a DEL, and a process of the node has this PID by now.
 func TestCollectLostPodsByProcess(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	o := pod(1)
@@ -564,7 +565,7 @@ func TestRetain(t *testing.T) {
 	}
 }
 
-// The node routes to a pod that no process can look into: its address is in use.
+// TestRouteMeansUsed: the node has a route to a pod whose namespace no process can read. The pod's address is in use.
 func TestRouteMeansUsed(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 3

@@ -17,7 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// Each pool has ENIs of its own, with its groups, and never an address of another's.
+// TestTwoPools: each pool has its own ENIs, with its own groups. No pod gets an address of another pool's ENI.
 func TestTwoPools(t *testing.T) {
 	w := newWorld(t, "m5.xlarge", 20)
 	w.policy.Pools, w.policy.SecurityGroups = true, []string{"sg-1"}
@@ -35,7 +35,7 @@ func TestTwoPools(t *testing.T) {
 		enis[1].Tags[book.TagPool] != "default" || enis[2].Tags[book.TagPool] != "payments" {
 		t.Fatalf("ENIs: %+v", enis)
 	}
-	// With the registry gone, the tags say which ENI is whose.
+	// After a loss of the registry, the tags show the pool of each ENI.
 	w.Lose()
 	if err := w.pool().Learn(t.Context()); err != nil {
 		t.Fatal(err)
@@ -50,7 +50,7 @@ func TestTwoPools(t *testing.T) {
 	}
 }
 
-// An ENI that its owner has tagged as none of ours, as amazon-vpc-cni-k8s knows it, is left alone.
+// TestForeignENI: the node leaves an ENI alone if its owner has tagged it no_manage, the tag of amazon-vpc-cni-k8s.
 func TestForeignENI(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	id := w.attachForeign(map[string]string{"node.k8s.amazonaws.com/no_manage": "true"})
@@ -74,8 +74,8 @@ func TestForeignENI(t *testing.T) {
 }
 
 // TestDetachedOfOtherPool: an operator detaches a new ENI before the node has seen its link. A growth of another pool
-// asks EC2 what has become of another call. It does not delete the ENI, because a pod has an address of it. A
-// collection does so once the pod has ended.
+// asks EC2 about another call. It does not delete the ENI, because a pod has an address of it. A collection deletes it
+// when the pod has ended.
 func TestDetachedOfOtherPool(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Pools = true
@@ -98,7 +98,7 @@ func TestDetachedOfOtherPool(t *testing.T) {
 	}
 }
 
-// TestDetachedNoPlace is that for a growth of the same pool, which finds all slots of the instance taken.
+// TestDetachedNoPlace: the same for a growth of the same pool, which finds no free slot.
 func TestDetachedNoPlace(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(1)
@@ -118,8 +118,8 @@ func TestDetachedNoPlace(t *testing.T) {
 	}
 }
 
-// TestAbandonedInUse: a growth was killed when it had created an ENI, and one of another pool is to delete it. EC2
-// refuses that once, because it counts as in use. The next growth or collection deletes it.
+// TestAbandonedInUse: a growth was killed when it had created an ENI, and a growth of another pool is to delete it. EC2
+// refuses once, because the ENI counts as in use. The next growth or collection deletes it.
 func TestAbandonedInUse(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Pools = true
@@ -134,8 +134,8 @@ func TestAbandonedInUse(t *testing.T) {
 	}
 }
 
-// TestRetired removes a pool from the configuration. A collection keeps nothing of it once its pods have ended, and
-// another pool gets the slot. The same holds for a pool that pods have derived from it.
+// TestRetired: the configuration no longer has a pool. When its pods have ended, a collection keeps nothing of it, and
+// another pool gets the slot. The same is true of a pool that is derived from it.
 func TestRetired(t *testing.T) {
 	for _, pool := range []string{"db", "db/subnet-pod0"} {
 		t.Run(pool, func(t *testing.T) { retiresPool(t, pool) })
@@ -198,9 +198,9 @@ func TestAssignMakesNoRoom(t *testing.T) {
 	}
 }
 
-// TestRetiredMakesRoom fills an instance, and a pool has an empty ENI there. The ENI makes room for a pod of another
-// pool if the configuration no longer has its pool, or if an operator has retired it. Otherwise the pool keeps the ENI.
-// Addresses that cool, or that the kernel shows in a pod, stay on the ENI.
+// TestRetiredMakesRoom: a pool has an empty ENI on a full instance. The ENI makes room for a pod of another pool only
+// if the configuration no longer has its pool, or an operator has retired it. Addresses that cool, or that the kernel
+// shows in a pod, keep the ENI.
 func TestRetiredMakesRoom(t *testing.T) {
 	removed := func(w *world, base, _ lease.Policy) { w.collect(base) }
 	retire := func(w *world, _, db lease.Policy) {
@@ -270,8 +270,8 @@ func TestRetiredMakesRoom(t *testing.T) {
 	}
 }
 
-// TestIndexRaised raises interfaceIndex while the boot ENI has free addresses. They count as ready no more, and all go
-// back.
+// TestIndexRaised: the boot ENI has free addresses, and interfaceIndex is raised. These addresses no longer count as
+// ready, and a collection releases them.
 func TestIndexRaised(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.MinIndex, w.policy.Batch = 0, 6
@@ -331,8 +331,8 @@ func TestTwoNetworks(t *testing.T) {
 	w.wantWrites(map[string]int{})
 }
 
-// TestKeepOfConflists: one of two conflists with the same pool has skipDeallocation. It decides, whichever network's
-// pod came last. Once no conflist has it, a collection releases what is free, although no ADD has come since.
+// TestKeepOfConflists: one of two conflists with the same pool has skipDeallocation. It counts, whichever network's pod
+// came last. When no conflist has it any more, a collection releases free addresses, even before the next ADD.
 func TestKeepOfConflists(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 4
@@ -355,8 +355,8 @@ func TestKeepOfConflists(t *testing.T) {
 	w.consistent()
 }
 
-// TestConflistsDuringCollection: a collection waits for EC2, and a pod of another network comes, whose conflist has no
-// skipDeallocation.
+// TestConflistsDuringCollection: while a collection waits for EC2, a pod of another network comes, whose conflist does
+// not have skipDeallocation.
 func TestConflistsDuringCollection(t *testing.T) {
 	w := newWorld(t, "m5.xlarge", 20)
 	w.policy.Batch, w.policy.Pools = 4, true
@@ -396,8 +396,8 @@ func TestWarmOfConflists(t *testing.T) {
 	}
 }
 
-// TestIndexRaisedBeforeBoot raises interfaceIndex, and the node boots before an ADD comes. The ENI that serves no pods
-// any more does not keep the addresses that its tag says it keeps.
+// TestIndexRaisedBeforeBoot: interfaceIndex is raised, and the node boots before an ADD comes. An ENI that serves no
+// pods any more does not keep its addresses, although its tag says so.
 func TestIndexRaisedBeforeBoot(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Warm = registry.Warm{Min: 2}

@@ -28,8 +28,8 @@ func (w *world) attachForeign(tags map[string]string) string {
 	return w.attachOther(aws.ENISpec{Subnet: "subnet-node", Tags: tags})
 }
 
-// TestPrefixesChosen: an ENI of this type has two places. The second one is for the address that the pod has chosen,
-// and not for a prefix.
+// TestPrefixesChosen: an ENI of this type can have two addresses or prefixes. The second is the address that the pod
+// has chosen, and not a prefix.
 func TestPrefixesChosen(t *testing.T) {
 	c := podSubnets(20)
 	c.InstanceTypes = []ec2sim.InstanceType{{Name: "t3.micro", ENIs: 2, IPv4PerENI: 2, IPv6PerENI: 2}}
@@ -40,7 +40,7 @@ func TestPrefixesChosen(t *testing.T) {
 	}
 }
 
-// Sixteen pods cost one call.
+// TestPrefixes: one call gets the addresses of sixteen pods.
 func TestPrefixes(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Prefixes = true
@@ -56,7 +56,7 @@ func TestPrefixes(t *testing.T) {
 	w.wantWrites(map[string]int{"AssignPrivateIpAddresses": 1})
 	w.consistent()
 
-	// Prefixes go back when all of their addresses have been free for long, and only then.
+	// A collection releases a prefix only when all of its addresses have been free for long.
 	second := w.State().Held(pod(17).Key)[0]
 	for n := range 17 {
 		w.end(n)
@@ -75,7 +75,7 @@ func TestPrefixes(t *testing.T) {
 	w.consistent()
 }
 
-// A subnet without a free block still has addresses.
+// TestPrefixFallback: a subnet without a free /28 still gives single addresses.
 func TestPrefixFallback(t *testing.T) {
 	w := newWorld(t, "m5.large", 28) // a /28 with five reserved addresses has no free /28 in it
 	w.policy.Prefixes = true
@@ -88,7 +88,7 @@ func TestPrefixFallback(t *testing.T) {
 	w.consistent()
 }
 
-// A prefix is filled before the next is begun, and the one with the most pods first.
+// TestFullestPrefix: pods first get addresses of the prefix with the most pods.
 func TestFullestPrefix(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Prefixes = true
@@ -113,7 +113,7 @@ func TestFullestPrefix(t *testing.T) {
 	w.wantWrites(map[string]int{})
 }
 
-// Both families come in the call that makes the ENI, and on the same ENI for every pod.
+// TestDualStack: the call that creates the ENI gets both families, and each pod has both on the same ENI.
 func TestDualStack(t *testing.T) {
 	w := newWorld6(t, "m5.large")
 	w.policy.Families = []lease.Family{lease.IPv4, lease.IPv6}
@@ -145,7 +145,7 @@ func TestDualStack(t *testing.T) {
 	w.consistent()
 }
 
-// The registry is lost with dual-stack pods running: both addresses stay theirs.
+// TestDualStackLostRegistry: the registry is lost while dual-stack pods run. They keep both addresses.
 func TestDualStackLostRegistry(t *testing.T) {
 	w := newWorld6(t, "m5.large")
 	w.policy.Families = []lease.Family{lease.IPv4, lease.IPv6}
@@ -183,8 +183,8 @@ func TestIPv6Only(t *testing.T) {
 	w.wantWrites(map[string]int{})
 }
 
-// TestWarmIPv6Only: cni-tool warm says how many addresses a pool has for its pods: of a /80, enough. Those of IPv4,
-// which the ENI has too, do not count.
+// TestWarmIPv6Only: cni-tool warm counts a pool's addresses for its pods. A /80 has enough, and the ENI's IPv4
+// addresses do not count.
 func TestWarmIPv6Only(t *testing.T) {
 	w := newWorld6(t, "m5.large")
 	w.policy.Families, w.policy.Warm = []lease.Family{lease.IPv6}, registry.Warm{Min: 3}
@@ -194,8 +194,8 @@ func TestWarmIPv6Only(t *testing.T) {
 	w.wantWrites(oneENI)
 }
 
-// A pool below its minimum leaves a mark, Fill fills it, and a collection leaves what
-// is free up to its maximum.
+// TestWarmPool: a pool below warm.min leaves a mark, and Fill fills it. A collection keeps up to warm.max free
+// addresses.
 func TestWarmPool(t *testing.T) {
 	for _, warm := range []registry.Warm{{Min: 4}, {Min: 4, Max: 6}} {
 		t.Run(fmt.Sprint(warm), func(t *testing.T) { warmPool(t, warm) })
@@ -233,7 +233,7 @@ func warmPool(t *testing.T, warm registry.Warm) {
 	}
 }
 
-// Batches do not go beyond what maxPods pods need.
+// TestMaxPods: the node asks for no more addresses than maxPods pods need.
 func TestMaxPods(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch, w.policy.MaxPods = 8, 3
@@ -245,7 +245,7 @@ func TestMaxPods(t *testing.T) {
 	}
 }
 
-// No address is kept ready for a pod that the node may not have, however much warm wants.
+// TestWarmMaxPods: the node keeps no address ready for more pods than maxPods allows.
 func TestWarmMaxPods(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Warm, w.policy.MaxPods = registry.Warm{Min: 8}, 3
@@ -262,7 +262,7 @@ func TestWarmMaxPods(t *testing.T) {
 	}
 }
 
-// A subnet without IPv4 makes ENIs without a primary address.
+// TestIPv6OnlySubnet: in a subnet without IPv4, an ENI has no primary address.
 func TestIPv6OnlySubnet(t *testing.T) {
 	w := buildWorld(t, "m5.large", ec2sim.World(`
 		vpc-1       10.177.0.0/16 2001:db8:77::/56
@@ -287,7 +287,7 @@ func TestIPv6OnlySubnet(t *testing.T) {
 	w.consistent()
 }
 
-// TestNewPrefixIsNotIdle: what a new ENI was made with has not been free for long.
+// TestNewPrefixIsNotIdle: a new ENI's prefix has not been free for long.
 func TestNewPrefixIsNotIdle(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Prefixes, w.policy.Batch = true, 2*book.BlockSize+1
@@ -304,7 +304,7 @@ func TestNewPrefixIsNotIdle(t *testing.T) {
 	}
 }
 
-// TestFewerPrefixes: three /28 are wanted, and the subnet has two. EC2 gives all or nothing, so the node asks once more
+// TestFewerPrefixes: the node wants three /28, and the subnet has two. EC2 gives all or nothing, so the node then asks
 // for one.
 func TestFewerPrefixes(t *testing.T) {
 	for _, name := range []string{"a new ENI", "an ENI that is there"} {
@@ -322,8 +322,8 @@ func TestFewerPrefixes(t *testing.T) {
 	}
 }
 
-// TestPrefixBase: an ENI has lost a prefix, and has the first address of this prefix as a single address, for a pod
-// that runs. That address does not show that the ENI still has the others.
+// TestPrefixBase: an ENI has lost a prefix, but a running pod has the first address of this prefix as a single address.
+// This address does not prove that the ENI still has the others.
 func TestPrefixBase(t *testing.T) {
 	for name, loses := range map[string]func(*world, string, netip.Prefix){
 		"metadata shows the prefix": func(w *world, eni string, p netip.Prefix) {

@@ -39,8 +39,7 @@ import (
 
 const program, growProgram = "cni-ipvlan-vpc-k8s-ipam", lease.GrowProgram
 
-// TestMain installs the test binary under the names of the plugin and the tool, so that
-// they run as they do on a node: as processes.
+// TestMain installs the test binary under the names of the plugin and the tool, so that they run as processes.
 func TestMain(m *testing.M) {
 	testscript.Main(quiet{m}, map[string]func(){
 		program:       func() { gate(); plugin.Main(program, lease.Commands()) },
@@ -60,8 +59,8 @@ func (q quiet) Run() int {
 	return q.M.Run()
 }
 
-// gateFD is in the environment of a process that is to begin when that descriptor is
-// closed by the test: to exec a hundred processes takes longer than what they do.
+// gateFD is an environment variable with a descriptor. The process begins when the test closes the descriptor, because
+// to execute a hundred processes takes longer than their work.
 const gateFD = "IPAM_TEST_GATE"
 
 func gate() {
@@ -70,8 +69,8 @@ func gate() {
 	}
 }
 
-// A node is a simulated instance with a namespace, whose processes find EC2 and the
-// metadata service on its loopback. Its ENIs are links without a network behind them.
+// A node is a simulated instance with a namespace. Its processes find EC2 and metadata on its loopback. Its ENIs are
+// links without a network.
 type node struct {
 	*simtest.Node
 	conf map[string]any // the network configuration
@@ -93,9 +92,8 @@ type node struct {
 // subnetTags choose the pods' subnet.
 var subnetTags = map[string]string{"kubernetes_kubelet": "true"}
 
-// newNode launches an instance. The addresses are none that the machine, or another
-// test, is likely to have: collections look into all namespaces. What via returns
-// stands before the services "ec2" and "metadata", as the processes see them.
+// newNode launches an instance. The machine and other tests are unlikely to have its addresses, because collections
+// read all namespaces. The function via returns the handlers that stand before the services "ec2" and "metadata".
 func newNode(t testing.TB, instanceType string, c ec2sim.Config, via func(string, http.Handler) http.Handler) *node {
 	t.Helper()
 	vpc := ec2sim.World(`
@@ -129,7 +127,7 @@ func (n *node) serve(service string, h http.Handler) (url string) {
 	return simtest.ServeIn(n, n.Host, "127.0.0.1:0", h)
 }
 
-// pool is the node's pool, for what is to be there before a test begins.
+// pool returns the node's pool, to prepare a test.
 func (n *node) pool(policy lease.Policy) *ipam.Pool {
 	return ipam.New(lease.Pool{Registry: n.Registry(), Host: n.Host, Policy: policy}, aws.New(n.aws))
 }
@@ -163,8 +161,7 @@ func podKey(pod string) registry.Key {
 	return registry.Key{Network: "net", Attachment: plugin.Attachment{ContainerID: pod, IfName: "eth0"}}
 }
 
-// netns is the path of a pod's namespace. The ipam plugin wants to know no more of it
-// than whether it is there.
+// netns returns the path of a pod's namespace. The ipam plugin only checks whether the path exists.
 func (n *node) netns(pod string) string {
 	n.Helper()
 	if n.ns != nil {
@@ -201,7 +198,7 @@ func (n *node) start(cmd *exec.Cmd) {
 	}
 }
 
-// run runs a command on the node that has to succeed.
+// run runs a command on the node, which must succeed.
 func (n *node) run(cmd *exec.Cmd) {
 	n.Helper()
 	n.start(cmd)
@@ -210,7 +207,7 @@ func (n *node) run(cmd *exec.Cmd) {
 	}
 }
 
-// add runs an ADD that has to succeed, and returns the pod's address.
+// add runs an ADD, which must succeed, and records the pod's address.
 func (n *node) add(pod string) {
 	n.Helper()
 	cmd := n.cni("ADD", pod, nil)
@@ -218,7 +215,7 @@ func (n *node) add(pod string) {
 	n.got(pod, cmd)
 }
 
-// got notes the address that an ADD has answered, which no other pod may have.
+// got records the address that an ADD has answered. No other pod may have it.
 func (n *node) got(pod string, cmd *exec.Cmd) {
 	n.Helper()
 	var result types100.Result
@@ -235,7 +232,7 @@ func (n *node) got(pod string, cmd *exec.Cmd) {
 	n.has(pod, addrs...)
 }
 
-// has notes the addresses that a pod has got, one for each interface.
+// has records the addresses that a pod has got, one for each interface.
 func (n *node) has(pod string, addrs ...netip.Addr) {
 	n.Helper()
 	n.mu.Lock()

@@ -33,7 +33,7 @@ func (w *world) noLink(spec more.ENISpec) (id string) {
 	return id
 }
 
-// unanswered is a run of new-interface to which EC2 does not answer what has become of an action, until the run ends.
+// unanswered is a run of new-interface in which an action has this outcome, and EC2 does not answer until the run ends.
 func (w *world) unanswered(spec more.ENISpec, action string, outcome ec2sim.Outcome) {
 	w.Helper()
 	w.EC2.Script(action, slices.Repeat([]ec2sim.Outcome{outcome}, 50)...)
@@ -65,8 +65,8 @@ func (w *world) mustProvision(spec more.ENISpec) (id string) {
 	return id
 }
 
-// TestProvisionUnseen: new-interface is interrupted and run again at once, and EC2 does not show its ENI yet. There is
-// one ENI.
+// TestProvisionUnseen: new-interface is interrupted, and repeated at once. EC2 does not show its ENI yet. There is one
+// ENI.
 func TestProvisionUnseen(t *testing.T) {
 	for name, interrupted := range map[string]func(*world, *wires) string{
 		"attached": func(w *world, wires *wires) string {
@@ -92,7 +92,7 @@ func TestProvisionUnseen(t *testing.T) {
 	}
 }
 
-// TestProvisionIndex: an ENI below the device index that new-interface asks for is not its answer.
+// TestProvisionIndex: new-interface does not answer with an ENI below its device index.
 func TestProvisionIndex(t *testing.T) {
 	second := forNode
 	second.MinIndex = 2
@@ -107,8 +107,8 @@ func TestProvisionIndex(t *testing.T) {
 	})
 }
 
-// TestProvisionMarkEnds: new-interface has answered with an ENI that an earlier run has begun to attach. A later
-// process does not take the ENI for an unfinished one.
+// TestProvisionMarkEnds: new-interface answers with an ENI that an earlier run has begun to attach. A later process
+// does not take this ENI for an unfinished one.
 func TestProvisionMarkEnds(t *testing.T) {
 	inUntaggedBubble(t, "m5.large", func(w *world, wires *wires) {
 		made := w.notAttached(forNode)
@@ -130,8 +130,8 @@ func TestProvisionMarkEnds(t *testing.T) {
 	})
 }
 
-// TestProvisionTermination: an earlier run has lost the answer to its attachment, and metadata has shown the ENI since.
-// It ends with the instance all the same.
+// TestProvisionTermination: an earlier run got no answer to its attachment, and metadata shows the ENI now. The ENI
+// still ends with the instance.
 func TestProvisionTermination(t *testing.T) {
 	inUntaggedBubble(t, "m5.large", func(w *world, wires *wires) {
 		made := w.notAttached(forNode)
@@ -152,8 +152,8 @@ func TestProvisionTermination(t *testing.T) {
 	})
 }
 
-// TestProvisionOfAnother: a command of the tool leaves to its own command what another one has begun to make: it does
-// not know from which device index on that one wanted it.
+// TestProvisionOfAnother: a command of the tool does not continue with the ENI of another command, because it does not
+// know that command's device index.
 func TestProvisionOfAnother(t *testing.T) {
 	second := forNode
 	second.MinIndex = 2
@@ -180,8 +180,8 @@ func TestProvisionOfAnother(t *testing.T) {
 	}
 }
 
-// TestProvisionMeanwhile: new-interface is interrupted, and a collection or an ADD comes before it is run again. It
-// answers with the ENI that it has made.
+// TestProvisionMeanwhile: new-interface is interrupted, and a collection or an ADD comes before it is repeated. It
+// answers with the ENI of its first run.
 func TestProvisionMeanwhile(t *testing.T) {
 	attached := func(w *world) string {
 		made := w.notAttached(forNode)

@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// ofOne are EC2's refusals of one ENI or one subnet.
+// ofOne are refusals of EC2 that are about one ENI or one subnet.
 var ofOne = []struct{ code, message string }{
 	{"AuthFailure", "You do not own the specified resource"},
 	{"AuthFailure", "The caller is not the owner"},
@@ -42,8 +42,8 @@ func inTwoSubnets(t *testing.T, f func(*world)) {
 	}, func(w *world, _ *wires) { f(w) })
 }
 
-// EC2 refuses to change one ENI. The pod gets an address of another, and the ENI is not tried again at once. The error
-// of a pod that gets none names it.
+// TestRefusedENI: EC2 refuses to change one ENI. The pod gets an address of another ENI, and the node does not ask
+// again at once. The error of a pod without an address names the refused ENI.
 func TestRefusedENI(t *testing.T) {
 	const assign = "AssignPrivateIpAddresses"
 	for _, r := range append(ofOne, struct{ code, message string }{"IncorrectState", ""},
@@ -80,8 +80,8 @@ func TestRefusedENI(t *testing.T) {
 	}
 }
 
-// EC2 refuses a creation in one subnet, or the attachment of its ENIs. The ENI is in the other subnet, nothing is left
-// of the first, and the next pod does not ask there again.
+// TestRefusedSubnet: EC2 refuses a creation in one subnet, or the attachment of its ENIs. The pod's ENI is in the other
+// subnet, no ENI is left in the first, and the next pod does not ask there again.
 func TestRefusedSubnet(t *testing.T) {
 	for _, action := range []string{book.CreateAction, book.AttachAction} {
 		refusals := ofOne
@@ -125,7 +125,7 @@ func TestRefusedSubnet(t *testing.T) {
 	}
 }
 
-// EC2 does not come to an end with the ENIs of a subnet: it finds them in a transition for ever.
+// TestStuckENI: the ENIs of a subnet stay in a transition for ever.
 func TestStuckENI(t *testing.T) {
 	inTwoSubnets(t, func(w *world) {
 		for _, subnet := range []string{"subnet-pod0", "subnet-pod1"} {
@@ -150,7 +150,8 @@ func TestStuckENI(t *testing.T) {
 	})
 }
 
-// The role may not call an action. The next process knows that for a while, and what the role may is done.
+// TestRefusedAction: the role may not call an action. The next process knows this for a while, and other actions
+// succeed.
 func TestRefusedAction(t *testing.T) {
 	const assign = "AssignPrivateIpAddresses"
 	inTwoSubnets(t, func(w *world) {
@@ -173,8 +174,8 @@ func TestRefusedAction(t *testing.T) {
 	})
 }
 
-// A subnet of an Outpost has the name of the region's zone, and is not for an instance of the region; nor the other way
-// round.
+// TestOutpost: a subnet of an Outpost is in the region's zone, but not for an instance of the region. A subnet of the
+// region is not for an instance of the Outpost.
 func TestOutpost(t *testing.T) {
 	const outpost = "arn:aws:outposts:us-east-1:1:outpost/op-1"
 	for _, own := range []string{"", outpost} {
@@ -207,7 +208,7 @@ func TestOutpost(t *testing.T) {
 	}
 }
 
-// EC2 lets an instance have fewer ENIs than its type allows: volumes have taken slots.
+// TestVolumes: EC2 accepts fewer ENIs than the type allows, because volumes have taken slots.
 func TestVolumes(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.EC2.FailAs(book.AttachAction, "AttachmentLimitExceeded", "Interface count 2 exceeds the limit", always)
@@ -221,7 +222,7 @@ func TestVolumes(t *testing.T) {
 	})
 }
 
-// A pod of both families on ENIs whose subnet has only one: no prefix helps.
+// TestHintOfFamilies: pods have both families, and the ENIs' subnet has only one. The hint does not recommend prefixes.
 func TestHintOfFamilies(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.mustAcquire(0)
@@ -236,7 +237,7 @@ func TestHintOfFamilies(t *testing.T) {
 	})
 }
 
-// What EC2 refuses a collection is about one ENI: the others are released.
+// TestRefusedRelease: EC2 refuses to release one ENI. The collection releases the others.
 func TestRefusedRelease(t *testing.T) {
 	for _, action := range []string{"DetachNetworkInterface", "DeleteNetworkInterface"} {
 		for _, r := range ofOne {

@@ -63,7 +63,7 @@ func (w *twoNodes) draining() {
 	w.Edit(func(s *registry.State) { s.Edit(w.eni, (*registry.ENI).Drain) })
 }
 
-// afterDetach has an operator do something when our DetachNetworkInterface has been carried out.
+// afterDetach calls do after our DetachNetworkInterface has been carried out.
 func (w *twoNodes) afterDetach(do func()) {
 	w.answers(func(rw http.ResponseWriter, r *http.Request) {
 		w.EC2.ServeHTTP(rw, r)
@@ -73,9 +73,8 @@ func (w *twoNodes) afterDetach(do func()) {
 	})
 }
 
-// TestOthersENIs: an ENI that is attached to another instance by now, or was made for one,
-// or that its owner keeps from us, is neither detached nor deleted, by whomever. It is
-// forgotten, or left alone.
+// TestOthersENIs: no process detaches or deletes an ENI that is attached to another instance, was made for another
+// instance, or must not be changed. It leaves the registry, or stays as it is.
 func TestOthersENIs(t *testing.T) {
 	for name, c := range map[string]struct {
 		becomes func(w *twoNodes)
@@ -142,8 +141,8 @@ func TestOthersENIs(t *testing.T) {
 	}
 }
 
-// TestInherited: an ENI that was made for another instance, and was attached to this one
-// afterwards, is not left behind half way.
+// TestInherited: an ENI was made for another instance, and then attached to this one. The node both detaches and
+// deletes it.
 func TestInherited(t *testing.T) {
 	w := newTwoNodes(t)
 	w.tag(book.TagInstance, w.other.ID)
@@ -154,7 +153,7 @@ func TestInherited(t *testing.T) {
 }
 
 // TestRemoveForeignDenied: an operator removes an ENI that serves no pods, and the role may not detach it. The ENI
-// serves no pods afterwards, either.
+// still serves no pods.
 func TestRemoveForeignDenied(t *testing.T) {
 	w := newTwoNodes(t)
 	w.Edit(func(s *registry.State) { s.Edit(w.eni, (*registry.ENI).Disown) })
@@ -167,8 +166,8 @@ func TestRemoveForeignDenied(t *testing.T) {
 	}
 }
 
-// TestRemoveServing: an ENI is not removed as long as a pod of this node has an address of
-// it, its prefixes' among them, by the registry or by the kernel.
+// TestRemoveServing: Remove fails while the registry or the kernel shows that a pod of this node has an address of the
+// ENI, also one of a prefix.
 func TestRemoveServing(t *testing.T) {
 	for _, prefixes := range []bool{false, true} {
 		w := newWorld(t, "m5.large", 20)
@@ -202,8 +201,7 @@ func TestRemoveServing(t *testing.T) {
 	}
 }
 
-// TestCollectServing: the registry does not know that the ENI serves a pod, and the
-// collection finds out.
+// TestCollectServing: the registry does not know that an ENI serves a pod, but the collection finds out.
 func TestCollectServing(t *testing.T) {
 	w := newTwoNodes(t)
 	e := w.ENIs()[1]
@@ -225,8 +223,8 @@ func TestCollectServing(t *testing.T) {
 	}
 }
 
-// TestRemoveFails: EC2 fails while an operator removes an ENI that no growth has made. The
-// next collection ends what was begun. Where EC2 has refused to detach it, it serves as before.
+// TestRemoveFails: EC2 fails while an operator removes an ENI that no growth has created. The next collection
+// continues. If EC2 has refused to detach the ENI, it serves pods as before.
 func TestRemoveFails(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -273,7 +271,7 @@ func TestRemoveFails(t *testing.T) {
 }
 
 // TestRemoveFailsAssign: a node must not delete ENIs, and an operator tries to remove one. If EC2 has not begun to
-// detach it, it soon serves pods again. If it is detached, it stays until the operator removes or deletes it.
+// detach the ENI, it soon serves pods again. A detached ENI stays until the operator removes or deletes it.
 func TestRemoveFailsAssign(t *testing.T) {
 	type step func(w *world, eni string)
 	fails := func(action, code string) step { return func(w *world, _ string) { w.EC2.Fail(action, code, always) } }
@@ -331,9 +329,9 @@ func TestRemoveFailsAssign(t *testing.T) {
 	}
 }
 
-// TestRemoveUnrecorded: EC2 has attached an ENI for a growth, and the growth has not recorded it yet. An operator
-// removes the ENI. EC2 does not detach it, because pods get its addresses. If the growth is killed, a collection
-// records the ENI, and the operator can remove it.
+// TestRemoveUnrecorded: EC2 has attached an ENI for a growth, which has not recorded it yet. An operator cannot remove
+// the ENI, because pods get its addresses. If the growth is killed, a collection records the ENI, and the operator can
+// then remove it.
 func TestRemoveUnrecorded(t *testing.T) {
 	for name, c := range map[string]struct {
 		killed bool
@@ -367,7 +365,7 @@ func TestRemoveUnrecorded(t *testing.T) {
 }
 
 // TestDrainingUnknown: a node must change nothing in EC2, and its role may not describe ENIs. An earlier process has
-// marked an ENI. The collections of the node succeed, and the mark ends when the role may describe the ENI.
+// marked an ENI. The collections succeed, and remove the mark when the role may describe the ENI.
 func TestDrainingUnknown(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.mustAcquire(1)
@@ -423,8 +421,8 @@ func TestDeletionOfEarlierConfiguration(t *testing.T) {
 	}
 }
 
-// TestDetachInTurn: EC2 throttles one process that releases an ENI. Another one does not
-// call the action before the time that the first has written down.
+// TestDetachInTurn: EC2 throttles a process that releases an ENI. No other process calls the action before the time
+// that the first one has recorded.
 func TestDetachInTurn(t *testing.T) {
 	for _, action := range []string{"DetachNetworkInterface", "DeleteNetworkInterface"} {
 		t.Run(action, func(t *testing.T) {
@@ -450,8 +448,8 @@ func TestDetachInTurn(t *testing.T) {
 	}
 }
 
-// TestCollectThrottledDetach: EC2 throttles what a collection would detach, an ENI of ours or one on request, or the
-// node may not ask yet. Pods can have its addresses: a growth would be throttled, too.
+// TestCollectThrottledDetach: EC2 throttles a collection that wants to detach an ENI of ours or on request, or the node
+// must still wait for its turn. Pods can have the ENI's addresses, because EC2 would throttle a growth, too.
 func TestCollectThrottledDetach(t *testing.T) {
 	for name, throttle := range map[string]func(*world){
 		"refused": func(w *world) { w.EC2.Fail("DetachNetworkInterface", throttling, always) },
@@ -483,7 +481,7 @@ func TestCollectThrottledDetach(t *testing.T) {
 	}
 }
 
-// TestCollectMayNotDetach: the role may not detach an ENI. Its addresses go back nevertheless.
+// TestCollectMayNotDetach: the role may not detach an ENI, but a collection releases its addresses.
 func TestCollectMayNotDetach(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 4
@@ -501,8 +499,7 @@ func TestCollectMayNotDetach(t *testing.T) {
 	w.consistent()
 }
 
-// busyDetach is EC2 as a collection sees it: throttled whenever it detaches an ENI. Before the first time, it calls
-// first.
+// busyDetach is an EC2 that throttles a collection whenever it detaches an ENI. Before the first time, it calls first.
 type busyDetach struct {
 	sim   *ec2sim.Sim
 	first func()
@@ -525,8 +522,8 @@ func (b *busyDetach) Do(r *http.Request) (*http.Response, error) {
 	return http.DefaultClient.Do(r)
 }
 
-// TestCollectThrottledGrowthDetaches: EC2 throttles a collection that would detach an ENI. Meanwhile a growth needs the
-// slot, and detaches the same ENI. No pod gets an address of it.
+// TestCollectThrottledGrowthDetaches: EC2 throttles a collection that wants to detach an ENI. Meanwhile a growth
+// detaches the same ENI for its slot. No pod gets an address of the ENI.
 func TestCollectThrottledGrowthDetaches(t *testing.T) {
 	c := podSubnets(24)
 	c.DetachDelay = 4 * time.Second
@@ -560,8 +557,8 @@ func TestCollectThrottledGrowthDetaches(t *testing.T) {
 	w.consistent()
 }
 
-// TestCollectStuck: EC2 does not come to the end of a detachment, of an ENI of ours or of one on request. The
-// collection still releases what is idle on others, and ends in time. When EC2 has ended it, a collection goes on.
+// TestCollectStuck: EC2 does not finish to detach an ENI, of ours or on request. The collection still releases idle
+// addresses of other ENIs, and ends in time. When EC2 has finished, a collection continues.
 func TestCollectStuck(t *testing.T) {
 	const takes = time.Hour
 	inSlowBubble(t, "m5.2xlarge", takes, func(w *world, _ *wires) {

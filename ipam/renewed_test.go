@@ -11,9 +11,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestRenewed: an operator renews an ENI. Its pods keep their addresses. New pods get addresses of another ENI, also
-// while it has free ones. A collection deletes it after its last pod, also with skipDeallocation, and also if the pool
-// then has no free address.
+// TestRenewed: an operator renews an ENI. Its pods keep their addresses, but new pods get addresses of another ENI.
+// After its last pod, a collection deletes the ENI, also with skipDeallocation, and also if the pool then has no free
+// address.
 func TestRenewed(t *testing.T) {
 	for name, policy := range map[string]func(*lease.Policy){
 		"default":          func(*lease.Policy) {},
@@ -61,7 +61,7 @@ func TestRenewed(t *testing.T) {
 	}
 }
 
-// TestRenewedUndone: new pods get the addresses of the ENI again.
+// TestRenewedUndone: an operator undoes this, and new pods get the addresses of the ENI again.
 func TestRenewedUndone(t *testing.T) {
 	w := newWorld(t, "m5.2xlarge", 20)
 	w.policy.Batch = 4

@@ -23,8 +23,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// A city is a world with more subnets: one for requests, one with both families, one in another
-// zone, and one of another VPC.
+// newCity returns a world with more subnets: one for requests, one with both families, one in another zone, and one of
+// another VPC.
 func newCity(t *testing.T, instanceType string) *world {
 	t.Helper()
 	return buildWorld(t, instanceType, ec2sim.World(`
@@ -43,7 +43,7 @@ const allowAll = `{"interfaceIndex": 1, "secGroupIds": ["sg-1"], "subnetTags": {
 	{"namespaces": ["default"], "subnets": ["subnet-db", "subnet-both", "subnet-far", "subnet-else"], "securityGroups": ["sg-2", "sg-3"],
 		"enis": {"for": "pods"}, "ips": true, "max": 3}]}`
 
-// policies are what a pod gets that asks by its annotation.
+// policies returns the policies of a pod with this annotation.
 func (w *world) policies(n int, config, annotation string) ([]lease.Policy, error) {
 	w.Helper()
 	var c lease.Config
@@ -55,7 +55,7 @@ func (w *world) policies(n int, config, annotation string) ([]lease.Policy, erro
 	return c.Interfaces("net", "eth0", pod(n).Pod)
 }
 
-// ask is the ADD of a pod that asks by its annotation.
+// ask is the ADD of a pod with this annotation.
 func (w *world) ask(n int, config, annotation string) (all []lease.Allocation, err error) {
 	w.Helper()
 	policies, err := w.policies(n, config, annotation)
@@ -85,7 +85,7 @@ func (w *world) mustAsk(n int, annotation string) []lease.Allocation {
 	return all
 }
 
-// given creates an ENI as an operator does who wants a pod to have it.
+// given creates an ENI for a pod, as an operator does.
 func (w *world) given(spec aws.ENISpec) aws.ENI {
 	w.Helper()
 	if spec.Tags == nil {
@@ -96,8 +96,8 @@ func (w *world) given(spec aws.ENISpec) aws.ENI {
 	return e
 }
 
-// A subnet and security groups make a pool: pods with the same request share its ENI, and no
-// other pod has an address of it. A collection deletes it in the end.
+// TestRequestPool: a subnet and security groups make a pool. Pods with the same request share its ENI, and no other pod
+// gets an address of it. In the end, a collection deletes the ENI.
 func TestRequestPool(t *testing.T) {
 	w := newCity(t, "m5.4xlarge")
 	for i, ask := range []string{`[{"subnet": "subnet-db"}]`, `[{"subnet": "subnet-db"}]`,
@@ -131,8 +131,8 @@ func TestRequestPool(t *testing.T) {
 	w.consistent()
 }
 
-// A pod gets the address that it asks for, in a subnet of its own choice or of its pool: from an
-// ENI that there is, or from a new one.
+// TestRequestAddress: a pod gets the address for which it asks, in a subnet of its own choice or of its pool. The
+// address is on an existing ENI or on a new one.
 func TestRequestAddress(t *testing.T) {
 	w := newCity(t, "m5.large")
 	pods := w.mustAsk(0, "")[0]
@@ -153,8 +153,8 @@ func TestRequestAddress(t *testing.T) {
 	w.consistent()
 }
 
-// The new ENI for a chosen address has room for it, also while pods are being replaced and growth
-// asks for more addresses than pods wait.
+// TestRequestAddressWhileOthersCool: a new ENI for a chosen address has room for it, even if the growth would ask for a
+// reserve, because addresses cool.
 func TestRequestAddressWhileOthersCool(t *testing.T) {
 	w := newCity(t, "m5.large")
 	for i := range 10 { // as many as an ENI can have
@@ -169,7 +169,7 @@ func TestRequestAddressWhileOthersCool(t *testing.T) {
 	w.consistent()
 }
 
-// A pod of two families chooses an address of one of them, or of both.
+// TestRequestBothFamilies: a pod of two families chooses an address of one family, or of both.
 func TestRequestBothFamilies(t *testing.T) {
 	w := newCity(t, "m5.4xlarge")
 	both := strings.Replace(allowAll, "{", `{"ipFamilies": ["IPv4", "IPv6"], `, 1)
@@ -186,7 +186,7 @@ func TestRequestBothFamilies(t *testing.T) {
 	w.consistent()
 }
 
-// A pod that is created again has its address at once. Another pod waits until it has cooled.
+// TestRequestAgain: a pod that is created again gets its address at once. Another pod waits until it has cooled.
 func TestRequestAgain(t *testing.T) {
 	w := newCity(t, "m5.large")
 	const ask = `[{"ip": "10.177.1.77"}]`
@@ -220,8 +220,8 @@ func TestRequestAgain(t *testing.T) {
 	w.consistent()
 }
 
-// TestRequestChanges: an attachment that still has a lease asks for something else. It does not get what it had: that
-// would be the wrong address or ENI.
+// TestRequestChanges: an attachment that still has a lease asks for something else. It does not get its old address or
+// ENI.
 func TestRequestChanges(t *testing.T) {
 	w := newCity(t, "m5.4xlarge")
 	allow := strings.Replace(allowAll, `"ips": true`, `"ips": true, "exclusive": true`, 1)
@@ -247,8 +247,8 @@ func TestRequestChanges(t *testing.T) {
 	w.consistent()
 }
 
-// TestRequestInterrupted: a process is killed while EC2 assigns the address for which it asks, or its answers are lost.
-// The pod that has asked for the address gets it with its next ADD. Another pod does not get it meanwhile.
+// TestRequestInterrupted: a process is killed while EC2 assigns the chosen address, or the answers are lost. The pod
+// gets the address with its next ADD, and no other pod gets it before.
 func TestRequestInterrupted(t *testing.T) {
 	w := newCity(t, "m5.large")
 	at := w.mustAsk(0, "")[0].ID
@@ -270,8 +270,8 @@ func TestRequestInterrupted(t *testing.T) {
 	w.consistent()
 }
 
-// A pod asks for an ENI that an operator has created. It is attached for the first pod and detached
-// after the last one. Nothing else about it changes.
+// TestRequestENI: a pod asks for an ENI that an operator has created. The node attaches the ENI for the first pod,
+// detaches it after the last one, and changes nothing else of it.
 func TestRequestENI(t *testing.T) {
 	w := newCity(t, "m5.large")
 	e := w.given(aws.ENISpec{Subnet: "subnet-db", SecurityGroups: []string{"sg-9"}, Secondary: 1})
@@ -284,7 +284,7 @@ func TestRequestENI(t *testing.T) {
 	_, err := w.ask(3, allowAll, ask)
 	wantRefusal(t, err, "the pod asks for "+e.ID+
 		", and no address of this ENI is free. The addresses are used by: pod default/pod001, pod default/pod002")
-	// the first is the test's own
+	// The first call is the test's own.
 	w.wantWrites(map[string]int{"CreateNetworkInterface": 1, "AttachNetworkInterface": 1})
 	// no other pod gets its addresses
 	for n := range 10 {
@@ -314,8 +314,8 @@ func TestRequestENI(t *testing.T) {
 	w.consistent()
 }
 
-// TestRequestENISoon: an ENI is detached as soon as its last pod has ended, however short the pod's life was. It stays
-// while an ADD waits for it.
+// TestRequestENISoon: the node detaches an ENI as soon as its last pod has ended, even after a short time. The ENI
+// stays while an ADD waits for it.
 func TestRequestENISoon(t *testing.T) {
 	w := newCity(t, "m5.large")
 	e := w.given(aws.ENISpec{Subnet: "subnet-db"})
@@ -334,8 +334,8 @@ func TestRequestENISoon(t *testing.T) {
 	}
 }
 
-// TestRequestENIWithoutEC2: EC2 answers no process when the ENI is to be detached. Its addresses are there for a pod
-// that asks for it now.
+// TestRequestENIWithoutEC2: EC2 does not answer when the node wants to detach an ENI. A pod that asks for the ENI now
+// gets an address of it.
 func TestRequestENIWithoutEC2(t *testing.T) {
 	w := newCity(t, "m5.large")
 	e := w.given(aws.ENISpec{Subnet: "subnet-db"})
@@ -358,8 +358,7 @@ func TestRequestENIWithoutEC2(t *testing.T) {
 	}
 }
 
-// TestRequestENIKept: the owner of the ENI has forbidden to touch it since. DetachUnused does not say that it is
-// detached.
+// TestRequestENIKept: the owner of an ENI forbids changes of it. DetachUnused does not report the ENI as detached.
 func TestRequestENIKept(t *testing.T) {
 	w := newCity(t, "m5.large")
 	e := w.given(aws.ENISpec{Subnet: "subnet-db"})
@@ -371,8 +370,8 @@ func TestRequestENIKept(t *testing.T) {
 	}
 }
 
-// TestRequestENIDetaching: a process has begun to detach the ENI, and is killed. No pod gets an address of the ENI
-// while EC2 still detaches it: the next process waits for that.
+// TestRequestENIDetaching: a process that has begun to detach an ENI is killed. While EC2 still detaches the ENI, no
+// pod gets an address of it, and the next process waits.
 func TestRequestENIDetaching(t *testing.T) {
 	inSlowBubble(t, "m5.large", 2*time.Second, func(w *world, _ *wires) {
 		// after the last refusal, EC2 still detaches it
@@ -396,7 +395,7 @@ func TestRequestENIDetaching(t *testing.T) {
 	})
 }
 
-// The registry is lost while a pod uses the ENI: it keeps the ENI, and no other pod gets it.
+// TestRequestENILost: the registry is lost while a pod uses an ENI. The pod keeps the ENI, and no other pod gets it.
 func TestRequestENILost(t *testing.T) {
 	w := newCity(t, "m5.large")
 	// it would fit the pool
@@ -424,8 +423,8 @@ func TestRequestENILost(t *testing.T) {
 	w.consistent()
 }
 
-// What a pod may not have, or cannot have, is refused before anything is changed. The error
-// names the key, the value and what would be right.
+// TestRequestRefused: what a pod may not have, or cannot have, is refused before any change. The error names the key,
+// the wrong value, and the right one.
 func TestRequestRefused(t *testing.T) {
 	w := newCity(t, "m5.large")
 	cloud := aws.New(w.cloud)
@@ -444,7 +443,8 @@ func TestRequestRefused(t *testing.T) {
 	good := w.given(aws.ENISpec{Subnet: "subnet-db"})
 	pools := w.mustAsk(2, "")[0].ID
 	w.mustAsk(3, "")
-	// an address is free for the pods that want one beside an ENI: EC2 would give one before the ENI is looked at
+	// An address is free for the pods that want one besides an ENI. Otherwise EC2 would assign one before the ENI is
+	// checked.
 	w.end(3)
 	w.Age(hour)
 	had := fmt.Sprint(w.EC2.ENIs())
@@ -515,8 +515,8 @@ func TestRequestRefused(t *testing.T) {
 	w.consistent()
 }
 
-// TestRequestMax: max is for all ADDs of a pod together, as Multus makes them. An ADD that asks for nothing is never
-// refused, nor is one that is repeated. Of several entries that allow a request, the largest max counts.
+// TestRequestMax: max limits all ADDs of a pod together, as Multus makes them. An ADD without a request, or a repeated
+// one, is never refused. If several entries allow a request, the largest max counts.
 func TestRequestMax(t *testing.T) {
 	w := newCity(t, "m5.4xlarge")
 	entries := strings.Replace(allowAll, `"requests": [`,
@@ -597,8 +597,8 @@ func wantRefusal(t *testing.T, err error, text string) {
 	}
 }
 
-// TestRequestENILostAnswer: EC2 attaches the ENI for which a pod asks, and its answer is lost. The same ADD gets an
-// address, whether metadata shows the ENI yet or not: no pod of this node has had one of its addresses.
+// TestRequestENILostAnswer: the answer to the attachment of an ENI for a pod is lost. The repeated ADD gets an address,
+// even before metadata shows the ENI, because no pod of this node has had one of its addresses.
 func TestRequestENILostAnswer(t *testing.T) {
 	for _, shown := range []bool{true, false} {
 		w := newCity(t, "m5.large")
@@ -619,8 +619,8 @@ func TestRequestENILostAnswer(t *testing.T) {
 	}
 }
 
-// TestRequestAllocate: an operator's addresses are for the next pods. So they go to no ENI that another owner has
-// created, and to none whose link a pod has.
+// TestRequestAllocate: an operator allocates addresses for the next pods. No ENI gets them that another owner has
+// created, or whose link is in a pod.
 func TestRequestAllocate(t *testing.T) {
 	w := newCity(t, "m5.xlarge")
 	e := w.given(aws.ENISpec{Subnet: "subnet-db"})
@@ -635,8 +635,8 @@ func TestRequestAllocate(t *testing.T) {
 	}
 }
 
-// TestRequestPutBack: a pod that is created again has the address that it asks for at once, while the address cools. If
-// its ADD then fails for another reason, the address still cools for all others, and the pod gets it with its next ADD.
+// TestRequestPutBack: a pod is created again, and its ADD leases its cooling address, but then fails for another
+// reason. The address still cools for all other pods, and the pod gets it with its next ADD.
 func TestRequestPutBack(t *testing.T) {
 	w := newCity(t, "m5.large")
 	asked := netip.MustParseAddr("10.177.1.77")
@@ -659,8 +659,8 @@ func TestRequestPutBack(t *testing.T) {
 	w.consistent()
 }
 
-// TestRequestInTurn: EC2 assigns the address for which a pod asks. Right after that, before this pod's ADD leases it,
-// an ADD of another pod, which asks for nothing, looks for a free address.
+// TestRequestInTurn: EC2 has assigned a chosen address. Before the pod's ADD leases it, an ADD of another pod looks for
+// a free address.
 func TestRequestInTurn(t *testing.T) {
 	w := newCity(t, "m5.large")
 	asked := netip.MustParseAddr("10.177.1.77")
@@ -682,9 +682,9 @@ func TestRequestInTurn(t *testing.T) {
 	w.consistent()
 }
 
-// TestRequestWithdrawn: a collection is killed before EC2 hears that it should unassign an address. The pod that asks
-// for the address hears why it has to wait, and gets it when it has cooled. Metadata may be behind for minutes, EC2 is
-// not.
+// TestRequestWithdrawn: a collection is killed before it asks EC2 to unassign an address. The pod that asks for the
+// address gets an error that says why it must wait, and gets the address when it has cooled. Metadata may lag for
+// minutes, but EC2 does not.
 func TestRequestWithdrawn(t *testing.T) {
 	w := newCity(t, "m5.large")
 	const ask = `[{"ip": "10.177.1.77"}]`
@@ -715,8 +715,8 @@ func TestRequestWithdrawn(t *testing.T) {
 	w.consistent()
 }
 
-// TestRequestENILast: while the subnet for the second interface is full, the runtime repeats the ADD. The chosen ENI of
-// the first one is not attached and detached each time.
+// TestRequestENILast: the subnet for the second interface is full, and the runtime repeats the ADD. The node does not
+// attach and detach the chosen ENI of the first interface each time.
 func TestRequestENILast(t *testing.T) {
 	w := newCity(t, "m5.large")
 	given := w.given(aws.ENISpec{Subnet: "subnet-db", SecurityGroups: []string{"sg-x"}})
@@ -741,8 +741,8 @@ func TestRequestENILast(t *testing.T) {
 	w.consistent()
 }
 
-// TestRequestLostBetween: the registry is lost after the pod has got its first interface. The ADD fails, because the
-// registry would give the first address to another pod.
+// TestRequestLostBetween: the registry is lost after the pod has got its first interface. The ADD fails, because
+// otherwise another pod would get the first address.
 func TestRequestLostBetween(t *testing.T) {
 	w := newCity(t, "m5.large")
 	policies, err := w.policies(1, allowAll, `[{}, {}]`)

@@ -47,7 +47,7 @@ func (r *running) addr() netip.Addr {
 	return nics[0].Addrs()[0]
 }
 
-// keeps wants an address to stay at its ENI during collections, with the registry or without.
+// keeps checks that an address stays on its ENI during collections, with the registry or after its loss.
 func (r *running) keeps(a netip.Addr, lost bool) {
 	r.Helper()
 	if lost {
@@ -74,8 +74,8 @@ func TestProcessRunningRouted(t *testing.T) {
 	}
 }
 
-// TestProcessRoutedFlushed: another program removes the node's routes and rules of a routed pod. Collections leave its
-// address leased and at its ENI, with the registry and without, and no other pod gets it.
+// TestProcessRoutedFlushed: another program removes the node's routes and rules of a routed pod. Collections leave the
+// pod's address leased and on its ENI, also after a loss of the registry.
 func TestProcessRoutedFlushed(t *testing.T) {
 	nltest.Need(t, "nftables")
 	for _, lost := range []bool{false, true} {
@@ -117,9 +117,9 @@ func (n *node) shell(command string) {
 	}))
 }
 
-// TestProcessRoutedGreedy: processes take addresses of an ENI that are not theirs. One has a veth pair of its own, and
-// one is in a routed pod, and gives its own end the addresses, neighbours and the group of a routed pair. No address
-// counts as used because of that.
+// TestProcessRoutedGreedy: processes use addresses of an ENI that other pods have. One process has a veth pair of its
+// own. Another is in a routed pod, and gives its own end of the pair the addresses, neighbours and group of a routed
+// pair. No address counts as used because of this.
 func TestProcessRoutedGreedy(t *testing.T) {
 	nltest.Need(t, "nftables")
 	for _, lost := range []bool{false, true} {
@@ -162,8 +162,8 @@ func TestProcessRoutedGreedy(t *testing.T) {
 	}
 }
 
-// TestProcessRoutedDown: an operator has set the node's end of a routed pod down. It has no neighbours and no routes
-// then, so nothing says which address the pod has. The address goes to no other pod, and stays at its ENI.
+// TestProcessRoutedDown: an operator has set the node's end of a routed pod's pair down, so that nothing shows the
+// pod's address. The address goes to no other pod, and stays on its ENI.
 func TestProcessRoutedDown(t *testing.T) {
 	nltest.Need(t, "nftables")
 	for _, lost := range []bool{false, true} {

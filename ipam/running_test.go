@@ -25,8 +25,7 @@ import (
 
 const ptpProgram = "cni-ipvlan-vpc-k8s-unnumbered-ptp"
 
-// A running pod has an address, a link to the VPC in a namespace of its own, and all that
-// the last plugin gives it.
+// A running pod has an address, a link to the VPC in a namespace of its own, and all objects of the last plugin.
 type running struct {
 	*node
 	ns     *nl.NS
@@ -34,8 +33,8 @@ type running struct {
 	result json.RawMessage // of ipam, with the link
 }
 
-// runPod starts a pod on a node by the plugins, as processes. A veth stands for the
-// ipvlan slave, which not every kernel has.
+// runPod starts a pod by the plugins, as processes. A veth replaces the ipvlan slave, because not every kernel has
+// ipvlan.
 func runPod(n *node) *running {
 	n.Helper()
 	boot := n.ENIs()[0]
@@ -78,7 +77,7 @@ func (r *running) ptp(verb string) {
 		"containerInterface": "eth1", "ipMasq": true, "prevResult": r.result})
 }
 
-// call runs a command of a plugin that has to succeed, and returns its answer.
+// call runs a command of a plugin, which must succeed, and returns its answer.
 func (r *running) call(plugin, verb string, conf map[string]any) []byte {
 	r.Helper()
 	stdin, err := json.Marshal(conf)
@@ -96,13 +95,13 @@ func (r *running) call(plugin, verb string, conf map[string]any) []byte {
 	return cmd.Stdout.(*bytes.Buffer).Bytes()
 }
 
-// dump is all that the node and the pod have. CHECK says what is in the tables.
+// dump returns all that the node and the pod have. CHECK covers the contents of the tables.
 func (r *running) dump() string {
 	r.Helper()
 	return nltest.Dump(r, r.Host, r.ns)
 }
 
-// wants wants the node and the pod to be as they were.
+// wants checks that the node and the pod are as they were before.
 func (r *running) wants(before, when string) {
 	r.Helper()
 	if d := cmp.Diff(strings.Split(before, "\n"), strings.Split(r.dump(), "\n")); d != "" {
@@ -125,7 +124,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// blindness is why a collection does not learn which addresses the pods have.
+// blindness has reasons why a collection does not learn which addresses the pods have.
 var blindness = map[string]func(r *running, eni string) (heal func()){
 	"nothing": func(*running, string) func() { return func() {} },
 	"metadata unavailable": func(r *running, _ string) func() {
@@ -158,7 +157,7 @@ var blindness = map[string]func(r *running, eni string) (heal func()){
 	},
 }
 
-// collect runs registry-gc. Whether it succeeds is another matter.
+// collect runs registry-gc, which may fail.
 func (r *running) collect() {
 	r.Helper()
 	cmd := r.gc()
@@ -171,8 +170,8 @@ func (r *running) collect() {
 	}
 }
 
-// stays wants collections to change nothing of a running pod's while the registry is lost and the node is blind, and
-// later. When the pod is gone, they leave a bare node.
+// stays checks that collections change nothing of a running pod while the registry is lost and the node is blind, and
+// later. When the pod has ended, the node is bare.
 func (r *running) stays(bare string, lose func(*running), blind func(*running, string) func()) {
 	r.Helper()
 	before := r.dump()
@@ -191,9 +190,8 @@ func (r *running) stays(bare string, lose func(*running), blind func(*running, s
 	r.end(bare)
 }
 
-// TestProcessRunningPods: whatever becomes of the registry, and whatever the metadata
-// service and EC2 say, collections take nothing of a running pod's, and nothing that
-// serves it. When the last pod is gone, they take away what served all.
+// TestProcessRunningPods: whatever happens to the registry, and whatever metadata and EC2 answer, collections remove
+// nothing that a running pod has or needs. After the last pod, they remove what served all pods.
 func TestProcessRunningPods(t *testing.T) {
 	nltest.Need(t, "nftables")
 	for why, blind := range blindness {
@@ -210,7 +208,7 @@ func TestProcessRunningPods(t *testing.T) {
 	}
 }
 
-// end ends the pod, and wants the node to be as it was before.
+// end ends the pod, and checks that the node is as it was before.
 func (r *running) end(bare string) {
 	r.Helper()
 	r.ptp("DEL")

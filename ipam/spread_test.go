@@ -9,8 +9,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// TestNearlyFullSubnet: an ENI takes a slot for ever, so it goes where it can have all of its addresses, and not to the
-// subnet that has one left.
+// TestNearlyFullSubnet: an ENI takes a whole slot, so it goes to a subnet with room for all its addresses, and not to
+// one with a single address.
 func TestNearlyFullSubnet(t *testing.T) {
 	w := newWorld(t, "m5.large", 20, 28)
 	_, err := aws.New(w.cloud).CreateENI(t.Context(), aws.ENISpec{Subnet: "subnet-pod1", Secondary: 9}) // of eleven

@@ -20,8 +20,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// rebootsStale has a collection unassign an address of the node's last ENI. Metadata still shows the address when the
-// node has booted again, and nothing on the node says that it is gone.
+// rebootsStale: a collection unassigns an address, and the node boots. Metadata still shows the address, and nothing on
+// the node shows that it is gone.
 func (w *world) rebootsStale() (eni string, gone netip.Addr, confess func()) {
 	w.Helper()
 	w.policy.Batch, w.policy.ReuseWait = 3, 0
@@ -41,7 +41,7 @@ func (w *world) rebootsStale() (eni string, gone netip.Addr, confess func()) {
 	return eni, gone, confess
 }
 
-// getNot has pods get all addresses that the node has. None of them is one that is gone.
+// getNot gives pods all addresses of the node, and checks that none of them is gone.
 func (w *world) getNot(gone netip.Addr) {
 	w.Helper()
 	for n := range 4 {
@@ -53,8 +53,8 @@ func (w *world) getNot(gone netip.Addr) {
 	w.consistent()
 }
 
-// TestStaleAfterBoot: the first process after the boot asks EC2 what is on the ENI. The second one reads the same
-// metadata, and must not believe what the first one has not believed.
+// TestStaleAfterBoot: the first process after the boot asks EC2 which addresses the ENI has. The second process reads
+// the same metadata, and must not trust it either.
 func TestStaleAfterBoot(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		_, gone, confess := w.rebootsStale()
@@ -76,9 +76,9 @@ func TestStaleAfterBoot(t *testing.T) {
 	})
 }
 
-// TestStaleForHours: metadata does not follow EC2 at all. When the node has forgotten what it has unassigned, it asks
-// EC2. So it does if another network of the node may change nothing in EC2, also if an operator has removed the
-// registry's directory since, or the configuration cannot be read.
+// TestStaleForHours: metadata does not change at all. After a loss of the registry, the node asks EC2 which addresses
+// it has. It also does so if another network may change nothing in EC2, if an operator has removed the registry's
+// directory, or if the configuration cannot be read.
 func TestStaleForHours(t *testing.T) {
 	for _, provision := range []lease.Provision{lease.ProvisionFull, lease.ProvisionAssign, lease.ProvisionNone, "?"} {
 		for _, loses := range []bool{false, true} {
@@ -112,8 +112,8 @@ func (w *world) another(provision lease.Provision) lease.Policy {
 	return other
 }
 
-// collectBoth collects for the network of the node and another one. With the provision "?", their configuration cannot
-// be read.
+// collectBoth runs a collection for two networks of the node. With the provision "?", their configuration cannot be
+// read.
 func (w *world) collectBoth(provision lease.Provision) {
 	w.Helper()
 	p := w.pool()
@@ -123,7 +123,7 @@ func (w *world) collectBoth(provision lease.Provision) {
 	must1(p.Collect(w.Context(), less.Collection{FreeAfter: 24 * time.Hour, Max: -1}))(w)
 }
 
-// collectOne has a collection unassign an address.
+// collectOne runs a collection that unassigns one address.
 func (w *world) collectOne() netip.Addr {
 	w.Helper()
 	c := less.Collection{FreeAfter: time.Minute, Max: 1}
@@ -134,8 +134,8 @@ func (w *world) collectOne() netip.Addr {
 	return done.Unassigned[0]
 }
 
-// TestStaleBootENI: with interfaceIndex 0, pods have addresses of the boot ENI. It needs no tags, but its addresses
-// leave it, too.
+// TestStaleBootENI: with interfaceIndex 0, pods get addresses of the boot ENI. It needs no tags, but EC2 must confirm
+// its addresses, too.
 func TestStaleBootENI(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.policy.MinIndex = 0
@@ -144,8 +144,8 @@ func TestStaleBootENI(t *testing.T) {
 	})
 }
 
-// TestStaleWithoutTags: EC2 does not answer when the node has booted. The ENI serves no pod until it does. Then the
-// answer also says what is on the ENI.
+// TestStaleWithoutTags: EC2 does not answer after the boot, so the ENI serves no pod. EC2's later answer also shows
+// which addresses the ENI has.
 func TestStaleWithoutTags(t *testing.T) {
 	for _, least := range []int{0, 1} { // with 0, it is the boot ENI
 		inBubble(t, "m5.large", func(w *world, _ *wires) {
@@ -175,7 +175,7 @@ func TestStaleWithoutTags(t *testing.T) {
 	}
 }
 
-// TestStaleWithoutEC2: EC2 does not answer the second process. It goes on with what the registry knows.
+// TestStaleWithoutEC2: EC2 does not answer the second process, which continues with what the registry has.
 func TestStaleWithoutEC2(t *testing.T) {
 	for _, pools := range []bool{false, true} {
 		inBubble(t, "m5.large", func(w *world, _ *wires) {
@@ -197,8 +197,8 @@ func TestStaleWithoutEC2(t *testing.T) {
 	}
 }
 
-// TestStaleEC2: a collection deletes an ENI, and EC2's describes still show it when the next growth looks what has
-// become of another call. The prefixes of the ENI are as gone as its addresses are.
+// TestStaleEC2: a collection deletes an ENI, but EC2's describes still show it when the next growth asks about another
+// call. The prefixes and addresses of the ENI do not come back.
 func TestStaleEC2(t *testing.T) {
 	both := func(c *ec2sim.Config) {
 		c.VPCs[0].IPv6CIDRs = []netip.Prefix{netip.MustParsePrefix("2001:db8:77::/56")}

@@ -9,7 +9,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// STATUS waits for no process: another one has the locks of the registry and of growth.
+// TestStatusWhileLocked: STATUS does not wait for a process that has the locks of the registry and of growth.
 func TestStatusWhileLocked(t *testing.T) {
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
 	n.acquire(1, "old")

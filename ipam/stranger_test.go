@@ -28,8 +28,8 @@ func newStranger(t *testing.T) stranger {
 	return stranger{ns, path}
 }
 
-// claim gives the stranger addresses in all ways that it has: at lo, at a link with the MAC address of the ENI, and at
-// a link that was made on that one.
+// claim gives the stranger addresses in all its ways: at lo, at a link with the MAC address of the ENI, and at a link
+// that was made on that one.
 func (s stranger) claim(t *testing.T, mac string, addrs ...netip.Addr) {
 	t.Helper()
 	must(t, nl.Veth{Name: "ens5", MAC: mac, Peer: "far", PeerNS: s.NS}.Add(s.NS))
@@ -40,9 +40,8 @@ func (s stranger) claim(t *testing.T, mac string, addrs ...netip.Addr) {
 	}
 }
 
-// TestStranger: a process without privileges gives links of its own the addresses and the MAC address of an ENI. No
-// address counts as used because of that, neither of the ENI itself nor of a prefix, whether the registry is old or
-// new.
+// TestStranger: a process without privileges gives its own links the addresses and the MAC address of an ENI. No
+// address counts as used because of this, neither of the ENI nor of a prefix, with an old registry or a new one.
 func TestStranger(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		t.Run(fmt.Sprintf("registry lost %v", lost), func(t *testing.T) {
@@ -73,7 +72,7 @@ func TestStranger(t *testing.T) {
 	}
 }
 
-// TestStrangerLeases: an earlier release has given leases to what a stranger has. They end.
+// TestStrangerLeases: an earlier release has made leases for a stranger's addresses. A collection ends them.
 func TestStrangerLeases(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 4
@@ -101,7 +100,7 @@ func TestStrangerLeases(t *testing.T) {
 }
 
 // TestStrangerChanges: a stranger changes its links and addresses all the time, so that no list of the kernel is
-// complete. The lease of a pod that is gone ends nevertheless, and its address goes back to EC2.
+// complete. A collection still ends the lease of a pod that is gone, and releases its address.
 func TestStrangerChanges(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 4
@@ -148,7 +147,7 @@ func TestStrangerChanges(t *testing.T) {
 }
 
 // TestStrangerLink: the link of an ENI is not on the node. A stranger has a link with its MAC address, but no network
-// card. So the ENI is released. (The ENIs of this test are veths, so a stranger's must be of another kind.)
+// card, so a collection releases the ENI. (The ENIs of this test are veths, so the stranger's link is of another kind.)
 func TestStrangerLink(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(1)
@@ -164,8 +163,7 @@ func TestStrangerLink(t *testing.T) {
 	}
 }
 
-// TestPodTakesMore: a pod that may change its own links gives them addresses of a prefix. Only as many count as
-// mostOfPrefix says.
+// TestPodTakesMore: a pod adds addresses of a prefix to its own links. At most mostOfPrefix of them count as used.
 func TestPodTakesMore(t *testing.T) {
 	w := newWorld6(t, "m5.large")
 	w.policy.Families, w.policy.Prefixes = dual[1:], true

@@ -16,8 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestNoSubnet: a mistake in subnetTags is not a full subnet. The pod's event says what was
-// looked for, where, and what is there.
+// TestNoSubnet: a mistake in subnetTags does not count as a full subnet. The pod's event says what the node looked for,
+// where, and what is there.
 func TestNoSubnet(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -65,8 +65,7 @@ func TestNoSubnet(t *testing.T) {
 	}
 }
 
-// TestFullSubnets: subnets that have the tags and no address left are full, and EC2 is not
-// asked to make anything.
+// TestFullSubnets: if no subnet with the tags has a free address, the node asks EC2 to create nothing.
 func TestFullSubnets(t *testing.T) {
 	w := newWorld(t, "m5.large", 28)
 	const rest = 10 // of a /28, beside five that AWS keeps and the primary address
@@ -82,8 +81,8 @@ func TestFullSubnets(t *testing.T) {
 	}
 }
 
-// TestSubnetStaysFull: the runtime tries twenty pods again and again, and EC2 is asked a few times a minute. When the
-// subnet has room again, the pods get addresses soon.
+// TestSubnetStaysFull: the runtime repeats the ADDs of twenty pods, but the node asks EC2 only a few times a minute.
+// When the subnet has room again, the pods soon get addresses.
 func TestSubnetStaysFull(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		const pods, again = 20, 12 * time.Second
@@ -110,7 +109,7 @@ func TestSubnetStaysFull(t *testing.T) {
 	})
 }
 
-// TestSubnetStaysFullChurn: pods end meanwhile, and others get their addresses. That does not mean that the subnet has
+// TestSubnetStaysFullChurn: meanwhile pods end, and others get their addresses. This does not mean that the subnet has
 // room.
 func TestSubnetStaysFullChurn(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {

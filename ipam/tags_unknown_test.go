@@ -18,8 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// TestTagsUnknown learns an ENI while EC2 cannot be asked for its tags. The tags forbid
-// changes. No pod gets its addresses, then or later, and it loses none.
+// TestTagsUnknown: EC2 does not answer when the node learns an ENI whose tags forbid changes. No pod gets its
+// addresses, then or later, and it loses none.
 func TestTagsUnknown(t *testing.T) {
 	const action = "DescribeNetworkInterfaces"
 	for name, fail := range map[string]func(*world){
@@ -64,8 +64,7 @@ func (w *world) keeps(eni string) {
 	}
 }
 
-// TestTagsUnknownCancelled cancels a call while EC2 is asked. That proves nothing about the
-// role.
+// TestTagsUnknownCancelled: a call to EC2 is canceled. This proves nothing about the role.
 func TestTagsUnknownCancelled(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		guest := w.attachForeign(map[string]string{book.TagNoManage: "true"})
@@ -83,9 +82,8 @@ func TestTagsUnknownCancelled(t *testing.T) {
 	})
 }
 
-// TestTagsUnknownNotAllowed has a role that may not ask for tags. Such an ENI
-// serves pods, as it did with the original, but nothing of it is released. With several
-// pools, it does not serve.
+// TestTagsUnknownNotAllowed: the role may not ask for tags. The ENI serves pods, as with the original plugin, but the
+// node releases nothing of it. With several pools, it serves no pods.
 func TestTagsUnknownNotAllowed(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		other := w.attachForeign(nil)
@@ -105,7 +103,7 @@ func TestTagsUnknownNotAllowed(t *testing.T) {
 			w.Errorf("pools are to be told apart, and pods get addresses of %+v", places)
 		}
 
-		// An operator corrects the role: now it is told.
+		// An operator corrects the role, and the node learns the tags.
 		w.EC2.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", 0)
 		must(w, w.pool().Learn(w.Context()))
 		if e := w.State().ENIs[other]; e.TagsUnknown != "" {
@@ -114,9 +112,8 @@ func TestTagsUnknownNotAllowed(t *testing.T) {
 	})
 }
 
-// TestLostAnswerNotAllowed: the role may assign addresses, and may not ask EC2 which ENIs there are. The answer to a
-// call is lost. The node cannot find out what EC2 has done, so pods wait, but not longer than EC2 may lag. Collections
-// go on.
+// TestLostAnswerNotAllowed: the role may assign addresses, but not describe ENIs, and the answer to a call is lost. The
+// node cannot find out what EC2 has done, so pods wait as long as EC2 may lag. Collections continue.
 func TestLostAnswerNotAllowed(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		other := w.attachForeign(nil)
@@ -141,8 +138,8 @@ func TestLostAnswerNotAllowed(t *testing.T) {
 	})
 }
 
-// TestTagsUnknownPools: with "provision": "none" and several pools, the role may not ask for tags, and an
-// operator corrects it. The ENI serves its pool from the next collection on.
+// TestTagsUnknownPools: with "provision": "none" and several pools, the role may not ask for tags, until an operator
+// corrects it. The ENI serves its pool from the next collection on.
 func TestTagsUnknownPools(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		var c lease.Config
@@ -165,8 +162,8 @@ func TestTagsUnknownPools(t *testing.T) {
 	})
 }
 
-// TestTagsUnknownLater learns an ENI without its tags when all intents have ended. The next
-// growth asks for them.
+// TestTagsUnknownLater: the node learns an ENI without its tags, after all intents have ended. The next growth asks for
+// the tags.
 func TestTagsUnknownLater(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.mustAcquire(1)
@@ -187,8 +184,7 @@ func TestTagsUnknownLater(t *testing.T) {
 	})
 }
 
-// attachAt attaches an ENI at a device index, as an operator or another program would. It is like those for
-// pods.
+// attachAt attaches an ENI at a device index, as an operator or another program does. The ENI is like those for pods.
 func (w *world) attachAt(index int) string {
 	w.Helper()
 	w.Operate("CreateNetworkInterface", "SubnetId", "subnet-pod0")
@@ -199,8 +195,8 @@ func (w *world) attachAt(index int) string {
 	return id
 }
 
-// TestLookAfterRefusal loses the registry while EC2 refuses to describe anything. The refusal must not count as a
-// comparison with EC2. So an ENI of ours that metadata hides, and that an operator detaches, is not left behind.
+// TestLookAfterRefusal: the registry is lost while EC2 refuses to describe anything. The refusal does not count as a
+// comparison with EC2. So the node deletes an ENI of ours that metadata hides and an operator detaches.
 func TestLookAfterRefusal(t *testing.T) {
 	for _, code := range []string{"UnauthorizedOperation", "TagPolicyViolation"} {
 		t.Run(code, func(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestTerminationLater: a process has lost EC2's answer to an attachment. A collection finds that out, and EC2 refuses
-// to have the ENI end with the instance. The next collection tries that again.
+// TestTerminationLater: EC2's answer to an attachment is lost. A collection finds this out, but EC2 refuses to set
+// DeleteOnTermination. The next collection tries again.
 func TestTerminationLater(t *testing.T) {
 	for _, refusal := range []string{"UnsupportedOperation", "UnauthorizedOperation", "InternalError"} {
 		t.Run(refusal, func(t *testing.T) {
@@ -47,8 +47,8 @@ func TestTerminationLater(t *testing.T) {
 	}
 }
 
-// TestTerminationNewInterface: EC2 throttles, or fails, when new-interface has attached an ENI. Also on a node that
-// must not create ENIs, EC2 deletes the ENI together with the instance.
+// TestTerminationNewInterface: EC2 throttles or fails when new-interface has attached an ENI. DeleteOnTermination is
+// still set, also on a node that must not create ENIs.
 func TestTerminationNewInterface(t *testing.T) {
 	for _, code := range []string{throttling, "InternalError"} {
 		for _, provision := range []lease.Provision{lease.ProvisionAssign, lease.ProvisionNone} {

@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
 )
 
-// fileCalls are the system calls by which the state on disk, or who has a lock, changes:
-// their names, and which of the arguments is a path; -1: the first one is a descriptor.
+// fileCalls are the system calls that change the state on disk or the holder of a lock: their names, and which argument
+// is a path, or -1 if the first one is a descriptor.
 var fileCalls = map[uint64]struct {
 	name string
 	path int

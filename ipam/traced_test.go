@@ -18,8 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// TestTraced: a runtime calls the plugin within a trace. The lease log and an error have the trace. What another call
-// does is not of the trace.
+// TestTraced: a runtime calls the plugin within a trace. The lease log and the error have this trace, and those of
+// another call do not.
 func TestTraced(t *testing.T) {
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
 	log := filepath.Join(t.TempDir(), "leases.log")

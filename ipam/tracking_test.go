@@ -23,8 +23,7 @@ const (
 	streamParam      = "ConnectionTrackingSpecification.UdpStreamTimeout"
 )
 
-// TestTracking wants a new ENI to have the timeouts of the boot ENI, except those of the
-// configuration.
+// TestTracking: a new ENI has the timeouts of the boot ENI, except those of the configuration.
 func TestTracking(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -61,8 +60,8 @@ func TestTracking(t *testing.T) {
 	}
 }
 
-// TestTrackingAgain: a process ends without EC2's answer. The next one makes the same call,
-// with the same timeouts, although the boot ENI or the configuration has others by then.
+// TestTrackingAgain: a process ends without EC2's answer. The next one repeats the call with the same timeouts,
+// although the boot ENI or the configuration has others by now.
 func TestTrackingAgain(t *testing.T) {
 	for name, change := range map[string]func(*world){
 		"the configuration": func(w *world) { w.policy.Tracking = registry.Tracking{TCPEstablished: 600} },

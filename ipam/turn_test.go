@@ -19,10 +19,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// countFile is in the environment of processes that write there that they were executed.
+// countFile is an environment variable with a file, to which processes write that they were executed.
 const countFile = "IPAM_TEST_COUNT"
 
-// count writes down that this process was executed, with its ID.
+// count records the execution of this process, with its PID.
 func count() {
 	path := os.Getenv(countFile)
 	if path == "" {
@@ -38,8 +38,7 @@ func count() {
 	}
 }
 
-// counting is a node whose pods get addresses by a kind of plugins, and that counts how often
-// these execute the program that asks EC2.
+// counting returns a node with a kind of plugins, which counts the executions of GrowProgram.
 func counting(t testing.TB, k kind, instance string, via *mute) *node {
 	t.Helper()
 	n := newNode(t, instance, ec2sim.Config{}, via.via)
@@ -48,7 +47,7 @@ func counting(t testing.TB, k kind, instance string, via *mute) *node {
 	return n
 }
 
-// executed are the processes of that program: the process ID and the arguments of each.
+// executed returns the PID and the arguments of each GrowProgram.
 func (n *node) executed() (all []string) {
 	n.Helper()
 	path := ""
@@ -67,8 +66,8 @@ func (n *node) executed() (all []string) {
 	return all
 }
 
-// TestBurstExecutes runs a node's worth of ADDs at once: the program with the SDK is executed
-// once for each growth, and not once for each pod. The log says what that costs.
+// TestBurstExecutes: in a burst of ADDs, GrowProgram is executed once for each growth, and not once for each pod. The
+// log shows the cost.
 func TestBurstExecutes(t *testing.T) {
 	const pods, spare = 110, 2
 	n := counting(t, alone, "m5.4xlarge", &mute{})
@@ -91,8 +90,8 @@ func TestBurstExecutes(t *testing.T) {
 	n.intact()
 }
 
-// TestRefusedExecutes has EC2 refuse what all of a burst wait for: all say the same, and few
-// have executed a program to hear it.
+// TestRefusedExecutes: EC2 refuses the calls of a burst. All ADDs report the same error, and few have executed
+// GrowProgram.
 func TestRefusedExecutes(t *testing.T) {
 	const pods = 60
 	n := counting(t, alone, "m5.large", &mute{})
@@ -109,8 +108,8 @@ func TestRefusedExecutes(t *testing.T) {
 	n.add("later")
 }
 
-// TestTurnKilled kills who has its turn, or the program that it has executed, while EC2 does
-// not answer. Those who wait get their addresses, by one more process, and nothing is left.
+// TestTurnKilled: the ADD that has its turn, or its GrowProgram, is killed while EC2 does not answer. The waiting ADDs
+// get their addresses by one more process, and nothing is left.
 func TestTurnKilled(t *testing.T) {
 	for name, kill := range map[string]func(parent *exec.Cmd, child int) error{
 		"parent": func(parent *exec.Cmd, _ int) error { return parent.Process.Kill() },
@@ -163,7 +162,7 @@ func TestTurnKilled(t *testing.T) {
 	}
 }
 
-// TestTimeLeft: the program has the time that is left of addTimeout, not all of it again.
+// TestTimeLeft: GrowProgram has only the rest of addTimeout.
 func TestTimeLeft(t *testing.T) {
 	n := counting(t, alone, "m5.large", &mute{})
 	n.conf["addTimeout"] = 30

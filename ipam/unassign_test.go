@@ -21,8 +21,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// TestUnassignAndGrow: EC2 has carried out our UnassignPrivateIpAddresses, and its answer is late, or lost. Meanwhile
-// an ADD asks EC2 for an address, and EC2 gives it the one that has just left the ENI. The pod keeps it.
+// TestUnassignAndGrow: EC2 has unassigned an address, but its answer is late or lost. Meanwhile EC2 gives the same
+// address to an ADD. The pod keeps it.
 func TestUnassignAndGrow(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -85,8 +85,8 @@ func TestUnassignAndGrow(t *testing.T) {
 	}
 }
 
-// TestReleaseAgainThrottled: a process was killed before it released an address that a pod had chosen, and EC2
-// throttles such calls. The process that repeats the release waits for its turn without the lock that growths need.
+// TestReleaseAgainThrottled: a process was killed before it released a chosen address, and EC2 throttles such calls.
+// The process that repeats the release waits for its turn without the lock "grow".
 func TestReleaseAgainThrottled(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 3
@@ -116,8 +116,8 @@ func TestReleaseAgainThrottled(t *testing.T) {
 	}
 }
 
-// TestUnassignIncident: while EC2 does not answer, no process knows what has left an ENI, so pods cannot have it. A
-// collection finds out with one ENI. The others keep their addresses for the pods that come meanwhile.
+// TestUnassignIncident: while EC2 does not answer, no process knows which addresses an ENI has lost, so pods cannot
+// have them. A collection tries only one ENI, so the others keep their addresses for new pods.
 func TestUnassignIncident(t *testing.T) {
 	w := newWorld(t, "m5.xlarge", 20)
 	w.policy.Batch = 14

@@ -20,10 +20,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// loseWhileUnassigning gives the node an ENI with a pod and two more addresses, loses
-// the registry, has the next ADD learn of them, and only then EC2 unassign one, as it
-// does when a collection had asked for that before, or when EC2 lags behind itself. It
-// returns the pod's address, the one that is gone, and the other.
+// loseWhileUnassigning gives the node an ENI with a pod and two more addresses, and loses the registry. The next ADD
+// learns both addresses, and only then EC2 unassigns one, as for an earlier collection. The results are the pod's
+// address, the unassigned one, and the other.
 func (w *world) loseWhileUnassigning() (pods, gone, left netip.Addr) {
 	w.Helper()
 	w.policy.Batch, w.policy.ReuseWait = 3, 0
@@ -51,7 +50,7 @@ func (w *world) loseWhileUnassigning() (pods, gone, left netip.Addr) {
 	return pods, gone, left
 }
 
-// What was listed when the registry was lost, and is gone since, no pod gets.
+// TestUnconfirmedAfterLoss: no pod gets an address that is gone, but was listed when the registry was rebuilt.
 func TestUnconfirmedAfterLoss(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	_, gone, left := w.loseWhileUnassigning()
@@ -67,7 +66,7 @@ func TestUnconfirmedAfterLoss(t *testing.T) {
 	}
 }
 
-// TestUnconfirmedOtherNetwork: so it is for the pods of another network of the node, which may change nothing in EC2.
+// TestUnconfirmedOtherNetwork: the same for pods of another network of the node, which may change nothing in EC2.
 func TestUnconfirmedOtherNetwork(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	_, gone, left := w.loseWhileUnassigning()
@@ -84,8 +83,8 @@ func TestUnconfirmedOtherNetwork(t *testing.T) {
 	w.consistent()
 }
 
-// TestUnconfirmedNone: no network of the node changes anything in EC2. What is free serves at once, and EC2 is not
-// asked.
+// TestUnconfirmedNone: no network of the node changes anything in EC2. Free addresses serve pods at once, and no
+// process asks EC2.
 func TestUnconfirmedNone(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch, w.policy.ReuseWait = 3, 0
@@ -102,7 +101,7 @@ func TestUnconfirmedNone(t *testing.T) {
 	w.consistent()
 }
 
-// A role that may not ask EC2 waits until metadata must have heard of it.
+// TestUnconfirmedWithoutEC2: a role that may not ask EC2 waits until metadata must have settled.
 func TestUnconfirmedWithoutEC2(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	_, gone, left := func() (a, b, c netip.Addr) {
@@ -122,7 +121,7 @@ func TestUnconfirmedWithoutEC2(t *testing.T) {
 	w.consistent()
 }
 
-// An ENI that was on its way out when the registry was lost is forgotten again.
+// TestUnconfirmedOfENI: an ENI was being detached when the registry was lost. It leaves the new registry again.
 func TestUnconfirmedOfENI(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 0
@@ -148,7 +147,7 @@ func TestUnconfirmedOfENI(t *testing.T) {
 	w.consistent()
 }
 
-// Prefixes are unconfirmed like addresses.
+// TestUnconfirmedOfPrefix: prefixes are unconfirmed like addresses.
 func TestUnconfirmedOfPrefix(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Prefixes, w.policy.Batch, w.policy.ReuseWait = true, 20, 0
@@ -175,8 +174,8 @@ func TestUnconfirmedOfPrefix(t *testing.T) {
 	}
 }
 
-// A node that boots takes what a launch template has given it at once. It leaves it to a collection to look for an ENI
-// that was made right before. The collection looks once more when EC2 has settled.
+// TestConfirmedAtBoot: after a boot, pods get the addresses of the launch template at once. A collection looks for an
+// ENI that was made right before, and looks again when EC2 has settled.
 func TestConfirmedAtBoot(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(1)
@@ -197,7 +196,7 @@ func TestConfirmedAtBoot(t *testing.T) {
 	}
 }
 
-// If no collection comes, growth looks for what was made before the boot.
+// TestConfirmedWithoutCollections: without collections, a growth looks for what was made before the boot.
 func TestConfirmedWithoutCollections(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(1)
@@ -212,8 +211,8 @@ func TestConfirmedWithoutCollections(t *testing.T) {
 	}
 }
 
-// The registry is lost while a pod runs whose ENI metadata does not show yet: what metadata
-// shows is unconfirmed all the same, because there is the pod's veth pair.
+// TestUnconfirmedWhereAPairIs: the registry is lost while a pod runs whose ENI metadata does not show yet. The
+// addresses that metadata shows are unconfirmed, because the pod's veth pair is there.
 func TestUnconfirmedWhereAPairIs(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	must(t, nl.Wiring{{NS: w.Host, Object: nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.Host,
@@ -224,8 +223,8 @@ func TestUnconfirmedWhereAPairIs(t *testing.T) {
 	}
 }
 
-// Two ENIs were made, and there is a device index left for one: an ADD has its address on
-// that, though nothing can be got beyond.
+// TestStraysBeyondRoom: two ENIs were created, and there is a slot for one. An ADD gets an address of this one,
+// although the node can get no more.
 func TestStraysBeyondRoom(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch, w.policy.Warm = 10, registry.Warm{Min: 20}
@@ -243,8 +242,8 @@ func TestStraysBeyondRoom(t *testing.T) {
 	w.consistent()
 }
 
-// The last pod's address was unassigned right before the registry was lost. No pod is there
-// to say that the node has not just booted; the mark says so.
+// TestUnconfirmedWithoutPods: the last pod's address was unassigned right before the registry was lost. Only the mark
+// shows that the node has not just booted.
 func TestUnconfirmedWithoutPods(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch, w.policy.ReuseWait = 3, 0

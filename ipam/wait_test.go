@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// An ADD waits while the metadata service throttles, or is out of order.
+// TestBusyMetadata: an ADD waits while metadata throttles, or is out of order.
 func TestBusyMetadata(t *testing.T) {
 	for _, status := range []int{429, 503} {
 		for _, busy := range []time.Duration{time.Second / 2, 20 * time.Second, time.Hour} {
@@ -51,8 +51,7 @@ func TestBusyMetadata(t *testing.T) {
 	}
 }
 
-// An identity document without an instance ID says nothing of this instance: the ADD
-// fails, and asks no more often than for what makes sense.
+// TestNoInstanceID: an identity document has no instance ID. The ADD fails, and asks no more often than is useful.
 func TestNoInstanceID(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, wires *wires) {
 		wires.metadata = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -72,8 +71,8 @@ func TestNoInstanceID(t *testing.T) {
 	})
 }
 
-// What brings an ADD no address, though nothing fails, is not repeated without a pause: here
-// the node routes all that EC2 gives to pods that are none of ours.
+// TestNoProgress: a growth that brings no free address is not repeated without a pause. Here, the node has routes to
+// all addresses that EC2 gives.
 func TestNoProgress(t *testing.T) {
 	inBubble(t, "m5.4xlarge", func(w *world, _ *wires) {
 		wiring := nl.Wiring{{NS: w.Host, Object: nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.Host}}}
@@ -91,7 +90,7 @@ func TestNoProgress(t *testing.T) {
 	})
 }
 
-// That an instance does not run, or not yet, says nothing about how many ENIs it can have.
+// TestNotRunning: if an instance does not run, this says nothing about its number of ENIs.
 func TestNotRunning(t *testing.T) {
 	for _, code := range []string{"InvalidParameterValue", "IncorrectInstanceState"} {
 		t.Run(code, func(t *testing.T) {
@@ -114,9 +113,9 @@ func TestNotRunning(t *testing.T) {
 	}
 }
 
-// Metadata may keep an ENI from a node that is new, and the instance then seems to have room for another. The node has
-// all that it can have as soon as EC2 has refused that. Where EC2 shows no more than metadata, the node has it as soon
-// as metadata tells the truth. An ADD has to ask, and the addresses cool.
+// TestHiddenENI: metadata hides an ENI from a new node, so the instance seems to have room for another. When EC2 has
+// refused another, the node finds the hidden ENI. If EC2 hides it, too, the node finds it as soon as metadata shows it.
+// An ADD has to ask, and the addresses cool.
 func TestHiddenENI(t *testing.T) {
 	for _, kind := range []string{"forget", "hide", "number", "also by EC2"} {
 		t.Run(kind, func(t *testing.T) {
@@ -158,7 +157,7 @@ func TestHiddenENI(t *testing.T) {
 }
 
 // TestPartlyShownENI: the keys of a new ENI appear in metadata one after another. The registry keeps what it has of an
-// ENI, and its next pod gets the same routes, gateways and DNS server as the one before.
+// ENI, and the next pod gets the same routes, gateways and DNS server as the one before.
 func TestPartlyShownENI(t *testing.T) {
 	for _, keys := range [][]string{
 		{"vpc-id"}, {"vpc-id", "vpc-ipv4-cidr-block", "vpc-ipv4-cidr-blocks", "vpc-ipv6-cidr-blocks"},
@@ -190,8 +189,8 @@ func TestPartlyShownENI(t *testing.T) {
 	}
 }
 
-// TestPartlyShownOther: nor does the node take an ENI of others for one without IPv4, or without a VPC. It serves pods
-// when metadata has all of it.
+// TestPartlyShownOther: the node does not take a partly shown ENI of others for one without IPv4 or without a VPC. It
+// serves pods when metadata shows all of it.
 func TestPartlyShownOther(t *testing.T) {
 	for _, keys := range [][]string{{"local-ipv4s"}, {"local-ipv4s", "subnet-ipv4-cidr-block"}, {"vpc-id"},
 		{"subnet-id"}, {"subnet-ipv6-cidr-blocks"}} {

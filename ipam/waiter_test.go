@@ -25,7 +25,8 @@ func must1[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
-// An ADD that fails wants nothing any more if EC2 does not throttle; one that was killed does until its deadline.
+// TestWaiterEnds: an ADD that has failed is no waiter any more, if EC2 does not throttle. A killed ADD is one until its
+// deadline.
 func TestWaiterEnds(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.EC2.Fail("CreateNetworkInterface", "UnauthorizedOperation", 1)
@@ -47,8 +48,8 @@ func TestWaiterEnds(t *testing.T) {
 	}
 }
 
-// A runtime repeats an ADD that has given up while EC2 throttled: a growth for another one is for both. That ends when
-// as many have come, and when none has come in time.
+// TestGaveUp: a runtime repeats an ADD that has given up while EC2 throttled, so a growth for another ADD is for both.
+// This ends when as many ADDs have come, or when none has come in time.
 func TestGaveUp(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	givesUp := func(pool string, pods ...int) {
@@ -113,7 +114,7 @@ func TestGaveUp(t *testing.T) {
 	want(4)
 }
 
-// An ADD whose time is over may be forgotten by another one before it gives up itself.
+// TestGaveUpLate: another ADD removes a waiter whose time is over before this waiter gives up itself.
 func TestGaveUpLate(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	p := w.pool()
@@ -139,7 +140,8 @@ func TestGaveUpLate(t *testing.T) {
 	}
 }
 
-// An ADD whose time ends while another one asks EC2 takes the address that a DEL has made free meanwhile.
+// TestFreedWhileWaiting: the time of an ADD ends while another ADD asks EC2. The first ADD takes an address that a DEL
+// has freed meanwhile.
 func TestFreedWhileWaiting(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.ReuseWait = 0
@@ -179,7 +181,7 @@ func (c timed) Err() error {
 	return nil
 }
 
-// A growth is for the ADDs of its pool, and not for those of another.
+// TestWaiterOfAnotherPool: a growth is only for the ADDs of its own pool.
 func TestWaiterOfAnotherPool(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Pool = "b"

@@ -15,9 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// TestFillYields has EC2 throttle the account. A node keeps addresses ready only for later, so it asks once a minute,
-// and other nodes get what EC2 lets through. When an ADD waits on the node, or if it has no pods yet, it asks as often
-// as any other.
+// TestFillYields: EC2 throttles the account. A node that only fills its pool asks once a minute, so that other nodes
+// get what EC2 lets through. If an ADD waits on the node, or the node has no pods yet, it asks as often as any other.
 func TestFillYields(t *testing.T) {
 	const patience = 4 * time.Minute
 	for _, tt := range []struct {
@@ -62,7 +61,8 @@ func TestFillYields(t *testing.T) {
 	}
 }
 
-// An ADD that comes while a pool is filled gets one of the first addresses, and does not wait for the last one.
+// TestFillGivesWay: an ADD that comes while a pool is filled gets one of the first addresses, and does not wait for the
+// last one.
 func TestFillGivesWay(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Warm = registry.Warm{Min: 15} // more than one ENI has
@@ -99,7 +99,7 @@ func TestFillGivesWay(t *testing.T) {
 	w.consistent()
 }
 
-// While EC2 throttles what fills a pool, an ADD of another pool does not wait for that.
+// TestFillGivesWayToOtherPool: while EC2 throttles a Fill, an ADD of another pool does not wait.
 func TestFillGivesWayToOtherPool(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.cloud.Jitter = func(d time.Duration) time.Duration { return d / 100 }

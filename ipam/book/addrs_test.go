@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestGrownByPrefix: EC2 may not show a new ENI for some seconds, so the registry knows that an ENI with only a /80 is
-// new. An ENI that had its time keeps it: a rebuilt registry is compared by that time.
+// TestGrownByPrefix: an ENI with only a /80 also has the time when it grew, because EC2 may not show a new ENI yet. A
+// later prefix does not change this time.
 func TestGrownByPrefix(t *testing.T) {
 	s := &registry.State{ENIs: map[string]registry.ENI{}}
 	cidrs := []netip.Prefix{netip.MustParsePrefix("2001:db8:77:1:2::/80")}

@@ -56,7 +56,7 @@ func TestStrange(t *testing.T) {
 	}
 }
 
-// TestStrangeNew: whose ENI an answer to a creation can be.
+// TestStrangeNew checks which ENI EC2 may return as a new one.
 func TestStrangeNew(t *testing.T) {
 	s := &registry.State{ENIs: map[string]registry.ENI{"eni-1": {}}}
 	const mine = "CNI-ENI i-1"

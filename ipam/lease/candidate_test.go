@@ -13,8 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The fullest ENI comes first, but one whose link an ADD waits for comes after those whose links are there. One without
-// a link does not come at all.
+// TestPlaces: the ENI with the most leases comes first. An ENI for whose link ADDs wait comes after those with links,
+// and an ENI without a link is not in the list.
 func TestPlaces(t *testing.T) {
 	r, err := registry.Open(filepath.Join(t.TempDir(), "state"))
 	if err != nil {

@@ -93,7 +93,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// FuzzConfig wants a policy that cannot be wrong, or an error.
+// FuzzConfig checks that each configuration gives a valid policy or an error.
 func FuzzConfig(f *testing.F) {
 	f.Add([]byte(
 		`{"interfaceIndex":1,"secGroupIds":["sg-1"],"routeToCidrs":["10.0.0.0/8"],"reuseIPWait":60,"ipBatchSize":3,"addTimeout":9}`))
@@ -124,7 +124,7 @@ func FuzzConfigRead(f *testing.F) {
 		`{"SecGroupIDs":[],"connectionTracking":{"udpTimeout":40},"warm":{"min":null},"pools":{"a":{"warm":{"min":1},"secGroupIds":[]},"a":{}},"subnetTags":null,"ipBatchSize":1.0}`)...)
 }
 
-// The answer is of the shape that the original gave.
+// TestResult: the result has the form of the original's.
 func TestResult(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	a := Allocation{

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestNoLongerThere: an ADD makes free again what it has just got. What has left its ENI meanwhile
-// is not free.
+// TestNoLongerThere: an ADD frees the addresses that it has just got. An address that has left its ENI meanwhile is not
+// free.
 func TestNoLongerThere(t *testing.T) {
 	there, gone := netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("10.0.0.6")
 	o := Owner{Key: registry.Key{Network: "net", Attachment: plugin.Attachment{ContainerID: "c1", IfName: "eth0"}}}
@@ -48,8 +48,8 @@ func TestNoLongerThere(t *testing.T) {
 	}
 }
 
-// TestSeenSomewhere: the kernel has said that an address is in use on its ENI, and not where.
-// The DEL of the attachment that was to have it proves nothing about who has it.
+// TestSeenSomewhere: the kernel has shown that an address is in use, but not where. A DEL of the attachment that should
+// have got the address does not end the lease without a key.
 func TestSeenSomewhere(t *testing.T) {
 	a := netip.MustParseAddr("10.0.0.5")
 	o := Owner{Key: registry.Key{Network: "net", Attachment: plugin.Attachment{ContainerID: "c1", IfName: "eth0"}}}

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestFoundLease finds the pods of addresses without a registry: by the veth pair, or else by what a runtime keeps, and
-// not where that names several.
+// TestFoundLease finds the pods of addresses without a registry: by the veth pair, or else by the runtime's files. If
+// these name several pods, it finds none.
 func TestFoundLease(t *testing.T) {
 	nltest.Need(t, "root")
 	node, _ := nltest.NS(t, "node")

@@ -74,7 +74,7 @@ func TestChoosePool(t *testing.T) {
 	}
 }
 
-// A pool has the top-level values where it has none of its own.
+// TestPoolInherits: a pool has the top-level value of each key that it does not have.
 func TestPoolInherits(t *testing.T) {
 	c, err := parseConfig(t, poolsConfig)
 	if err != nil {
@@ -118,8 +118,8 @@ func TestPoolMistakes(t *testing.T) {
 	}
 }
 
-// TestPermissionFirst: what a pod asks is read only if its namespace may ask. Otherwise the text costs nothing, and is
-// in no error.
+// TestPermissionFirst: the text of a request is parsed only if the pod's namespace may ask. Otherwise it costs nothing,
+// and is in no error.
 func TestPermissionFirst(t *testing.T) {
 	c, err := parseConfig(t, `{"secGroupIds": ["sg-1"], "requests": [{"namespaces": ["db-*"], "ips": true}]}`)
 	if err != nil {
@@ -133,7 +133,8 @@ func TestPermissionFirst(t *testing.T) {
 		})
 		return n, err
 	}
-	// the race detector's pools forget: more than what is needed, and much less than an allocation for each object
+	// The race detector makes pools drop objects, so this is more than needed, but far from one allocation for each
+	// object.
 	const few = 50
 	const refused = `pod shop/p asks for interfaces, and the key requests does not allow the namespace "shop" to ask`
 	for _, text := range []string{"[{}]", "no JSON", "", `[{"ip": "10.0.0.7"}]`,
@@ -151,7 +152,7 @@ func TestPermissionFirst(t *testing.T) {
 	}
 }
 
-// TestHeedOnce: a collection notes the tags of ENIs on request once, however many pools the network has.
+// TestHeedOnce: a collection records the tags of ENIs on request once, however many pools the network has.
 func TestHeedOnce(t *testing.T) {
 	c, err := parseConfig(t, `{"secGroupIds": [], "requests": [{"namespaces": ["*"], "enis": {"for": "pods"}}],
 		"pools": {"a": {"namespaces": ["a"]}, "b": {"namespaces": ["b"]}}}`)

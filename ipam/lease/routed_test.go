@@ -15,7 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestRoutedResult: the answer for a routed pod says by its form that the pod has no link of the ENI.
+// TestRoutedResult: the form of the result shows that a routed pod has no link on the ENI.
 func TestRoutedResult(t *testing.T) {
 	addr, prefix := netip.MustParseAddr, netip.MustParsePrefix
 	eni := registry.ENI{CIDR: prefix("10.0.1.0/24"), CIDR6: prefix("2600:1f18:0:1::/64"), VPC: "vpc-1",
@@ -90,7 +90,7 @@ func TestDataPath(t *testing.T) {
 	}
 }
 
-// TestRoutedRequests: a routed pod has one interface, and shares its ENI. What it asks for otherwise it may have.
+// TestRoutedRequests: a routed pod can have one interface, and shares its ENI. Other requests are allowed.
 func TestRoutedRequests(t *testing.T) {
 	const config = `{"secGroupIds": ["sg-1"], "dataPath": "veth", "pools": {
 		"slaves": {"namespaces": ["slaves"], "dataPath": "ipvlan"}}, "requests": [{"namespaces": ["*"],
@@ -130,7 +130,7 @@ func TestRoutedRequests(t *testing.T) {
 	}
 }
 
-// TestRoutedRecall: what the plugin answered to the ADD of a routed pod has the form for one again.
+// TestRoutedRecall: the recalled result of a routed pod has the form for a routed pod.
 func TestRoutedRecall(t *testing.T) {
 	own := netip.MustParseAddr("10.0.1.10")
 	s := &registry.State{ENIs: map[string]registry.ENI{"eni-1": {Link: "ens6",

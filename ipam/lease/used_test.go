@@ -11,7 +11,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestUsedUnreadable: what cannot be listed is not empty.
+// TestUsedUnreadable: a directory that cannot be listed does not count as empty.
 func TestUsedUnreadable(t *testing.T) {
 	host, _ := nltest.NS(t, "node")
 	was := Shelves

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestFewest compares with all ways in which pods of several pools can come to an instance.
+// TestFewest compares fewestPods with all ways in which pods of several pools can come to an instance.
 func TestFewest(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
@@ -30,8 +30,8 @@ func TestFewest(t *testing.T) {
 	}
 }
 
-// played returns after how few pods one of a pool may find no address, by trying all of them. A pool takes an ENI for
-// each pod that finds no address. It may take one, sooner or later, while it has fewer free addresses than it keeps.
+// played returns after how few pods a pod of a pool may find no address, by trying all ways. A pool takes an ENI for
+// each pod that finds no address. It may also take one while it has fewer free addresses than it keeps ready.
 func played(pools []share, enis int) int {
 	type state struct{ pods, has [3]int }
 	ready := func(s state) []state { // before and after pools take ENIs for what they keep, in each order

@@ -13,7 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The order in which ENIs take their slots.
+// TestSlots: the order in which ENIs take their slots.
 func TestSlots(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -58,7 +58,7 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-// EC2 is right about the ENIs that it shows, and the registry about the others.
+// TestSlotsSeen: EC2's description counts for the ENIs that EC2 shows, and the registry for the others.
 func TestSlotsSeen(t *testing.T) {
 	s := &registry.State{Instance: registry.Instance{ENIs: 6, Cards: []int{3, 3}}, ENIs: map[string]registry.ENI{
 		"eni-late": {Index: 1}, // metadata had no card yet

@@ -13,9 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
-// A thousand nodes start at the same time and see the same free addresses. Each makes its
-// first ENI in a subnet of its own choice: as many in each as it has room for, in
-// proportion, and never where there is none. The second one of each goes elsewhere.
+// TestThousandNodes: a thousand nodes start at the same time, and see the same free addresses. The subnets of their
+// first ENIs are in proportion to the free addresses, and none is full. Their second ENIs are in other subnets.
 func TestThousandNodes(t *testing.T) {
 	const nodes = 1000
 	simtest.Credentials(t)
@@ -48,7 +47,7 @@ func TestThousandNodes(t *testing.T) {
 		}
 	}
 	t.Logf("first choices: %v", first)
-	// Of 16379 + 2*8187 + 11 free addresses, half are in the first.
+	// Of 16379 + 2*8187 + 11 free addresses, half are in the first subnet.
 	for id, want := range map[string]int{"subnet-0": nodes / 2, "subnet-1": nodes / 4, "subnet-2": nodes / 4} {
 		if n := first[id]; n < want*8/10 || n > want*12/10 {
 			t.Errorf("%d of %d nodes chose %s, want about %d", n, nodes, id, want)

@@ -11,8 +11,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// TestNearest: of several subnets, the one with the most of the tags is named; one with a
-// tag of another value comes before one without it.
+// TestNearest: the text names the subnet with the most of the tags. A tag with another value counts more than no tag.
 func TestNearest(t *testing.T) {
 	subnet := func(id string, tags ...string) aws.Subnet {
 		n := aws.Subnet{ID: id, CIDR: netip.MustParsePrefix("10.0.0.0/24"), Tags: map[string]string{}}

@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The process that asks EC2 waits for a burst to end, and hardly for what is none.
+// TestGather: the process that asks EC2 waits for a burst to end. Without a burst, it hardly waits.
 func TestGather(t *testing.T) {
 	const ms = time.Millisecond
 	for _, tt := range []struct {
@@ -79,7 +79,7 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// waits makes a pod a waiter.
+// waits makes a pod a waiter of the pool.
 func waits(t *testing.T, p *Node, n int) {
 	t.Helper()
 	must(t, p.Registry.Change(context.Background(), func(s *registry.State) {
@@ -87,7 +87,7 @@ func waits(t *testing.T, p *Node, n int) {
 	}))
 }
 
-// While EC2 throttles, more ADDs come: what they want is in the call that succeeds.
+// TestWaitersWhileThrottled: ADDs that come while EC2 throttles are included in the call that succeeds.
 func TestWaitersWhileThrottled(t *testing.T) {
 	const action = "AssignPrivateIpAddresses"
 	dir := filepath.Join(t.TempDir(), "state")
@@ -110,7 +110,7 @@ func TestWaitersWhileThrottled(t *testing.T) {
 	})
 }
 
-// node is the node of a registry in dir, as a process of its own would open it.
+// node returns a Node for the registry in dir, as a process of its own opens it.
 func node(t *testing.T, dir string, policy lease.Policy, cloud *aws.Client) *Node {
 	t.Helper()
 	r, err := registry.Open(dir)
