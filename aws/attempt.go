@@ -63,7 +63,6 @@ func attemptContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return attempt, func() { stop(); cancel(nil) }
 }
 
-// addTo adds the middleware to the options of a call.
 func (a *attempts) addTo(o *ec2.Options) {
 	o.APIOptions = append(o.APIOptions, func(s *middleware.Stack) error { return s.Finalize.Add(a, middleware.After) })
 }

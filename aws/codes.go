@@ -184,7 +184,6 @@ var unknownCode = meaning{scopes: ofPlace, remembered: correctableTime,
 	hint: "this release does not know the code of this refusal: the list of EC2's codes is in the EC2 API reference, " +
 		"\"Error codes\". AWS's support finds the call by the ID of the request"}
 
-// unauthorizedCodes are the codes with which EC2 refuses a call because the role lacks the permission.
 var unauthorizedCodes = []string{"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"}
 
 // clockCodes are the codes with which EC2 refuses a request because of the request's timestamp. Only RequestExpired has

@@ -27,7 +27,6 @@ import (
 // [os.Getenv] is the Environment of this process.
 type Environment func(name string) string
 
-// processEnv is the environment of this process.
 var processEnv Environment = os.Getenv
 
 // A variable is an environment variable. If it is not set, the value is empty.
@@ -56,7 +55,6 @@ func (e *envError) Error() string { return fmt.Sprintf("%s=%q: %s", e.name, e.va
 const hintEnv = "correct the variable where it is set: for the plugins, in the unit of the container runtime; for " +
 	"the units of the tool, in /etc/cni-ipvlan-vpc-k8s.env; for a DaemonSet, in its env"
 
-// invalidError returns an error about the variable's value.
 func (v variable) invalidError(problem string) error { return &envError{v, problem} }
 
 // isTrue returns the variable's value as a bool. An empty value is false.
@@ -79,7 +77,6 @@ func (v variable) urlValue() (string, error) {
 	return v.value, nil
 }
 
-// certificates returns the certificates in the file whose path is the variable's value.
 func (v variable) certificates() (*x509.CertPool, error) {
 	const want = "want a file with CA certificates (PEM)"
 	pem, err := os.ReadFile(v.value)
@@ -93,7 +90,6 @@ func (v variable) certificates() (*x509.CertPool, error) {
 	return all, nil
 }
 
-// regionVariable returns the variable that names the region.
 func (env Environment) regionVariable() variable {
 	return env.firstSet("AWS_REGION", "AWS_DEFAULT_REGION")
 }
@@ -108,7 +104,6 @@ func (v variable) checkRegion() error {
 	return nil
 }
 
-// metadataURL returns the endpoint of the metadata service.
 func (env Environment) metadataURL() (string, error) {
 	at, err := env.firstSet("AWS_EC2_METADATA_SERVICE_ENDPOINT").urlValue()
 	// the SDK's own metadata client also heeds $AWS_EC2_METADATA_DISABLED

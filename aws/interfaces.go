@@ -216,7 +216,6 @@ func (k *eniValues) recordError(key string, err error) {
 	}
 }
 
-// firstOrZero returns the first value of the list, or the zero value if the list is empty.
 func firstOrZero[T any](list []T) (v T) {
 	if len(list) > 0 {
 		v = list[0]

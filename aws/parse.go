@@ -11,7 +11,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// parseAll calls parse for each of the texts, and returns the results, or the first error.
 func parseAll[T any](parse func(string) (T, error), texts []string) ([]T, error) {
 	var all []T
 	for _, s := range texts {
@@ -45,7 +44,6 @@ func tagMap(list []types.Tag) map[string]string {
 	return m
 }
 
-// formatAll returns the values as strings, for a request to EC2.
 func formatAll[T fmt.Stringer](values []T) []string {
 	all := make([]string, len(values))
 	for i, v := range values {

@@ -30,7 +30,6 @@ type scopes struct {
 	attach Scope
 }
 
-// ofAll returns scopes with the same Scope for all actions.
 func ofAll(s Scope) scopes { return scopes{s, s, s} }
 
 var (
@@ -43,7 +42,6 @@ var (
 	ofRole = scopes{ScopeAction, ScopeSubnet, ScopeAction}
 )
 
-// scopeFor returns the Scope for an action.
 func (s scopes) scopeFor(action string) Scope {
 	switch action {
 	case "CreateNetworkInterface":

@@ -49,7 +49,6 @@ var Uptime = func() time.Duration { return reading(unix.CLOCK_BOOTTIME) }
 // time.Since (CLOCK_MONOTONIC) does not count this time. Tests replace suspended.
 var suspended = func() time.Duration { return reading(unix.CLOCK_BOOTTIME) - reading(unix.CLOCK_MONOTONIC) }
 
-// suspendedAtStart is the value of suspended at the start of this process.
 var suspendedAtStart = suspended()
 
 func reading(clock int32) time.Duration {

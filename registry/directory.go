@@ -19,7 +19,6 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/atomicfile"
 )
 
-// fileName is the name of the registry's file.
 const fileName = "registry.json"
 
 // A directory is the registry's directory, open and locked.
@@ -56,7 +55,6 @@ func (r *Registry) openDirectory(ctx context.Context) (*directory, error) {
 	return d, nil
 }
 
-// unlockAndClose unlocks and closes the directory.
 func (d *directory) unlockAndClose() {
 	d.lock.Unlock()
 	d.Close()

@@ -211,7 +211,6 @@ func (l LeaseLog) rotateFiles() (*os.File, error) {
 	return f, err
 }
 
-// fileExists reports whether there is a file with this path.
 func fileExists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil

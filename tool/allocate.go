@@ -78,7 +78,6 @@ func firstIndex(c *cli.Context) (int, error) {
 	return first, err
 }
 
-// An allocateAnswer is the answer of allocate-first-available.
 type allocateAnswer struct {
 	Iface string       `json:"iface"`
 	ENI   string       `json:"id"`

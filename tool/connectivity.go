@@ -103,7 +103,6 @@ func serve(c *cli.Context, t connectivity.Test) error {
 	})
 }
 
-// testOf returns the test that the command line describes.
 func testOf(c *cli.Context) (t connectivity.Test, err error) {
 	t = connectivity.Test{BinDir: c.String("bin-dir"), Namespace: c.String("namespace"), Name: c.String("name"),
 		Internet: c.String("internet"), Explicit: c.String("internet") != usualInternet, Within: c.Duration("within")}

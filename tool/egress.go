@@ -78,14 +78,12 @@ func egressPods(conflists *conf.Conflists, s *registry.State) ([]view.EgressPod,
 	return cli.List(pods), err
 }
 
-// An egressAnswer is the answer of the command egress.
 type egressAnswer struct {
 	Egresses []egressEntry    `json:"egresses"`
 	Rule     egressRule       `json:"rule"`
 	Pods     []view.EgressPod `json:"pods"` // pods of this node
 }
 
-// An egressEntry is an egress of the configuration.
 type egressEntry struct {
 	Network      string   `json:"network"`
 	Port         int      `json:"port"`

@@ -92,7 +92,6 @@ ec2:DescribeNetworkInterfaces and ec2:DeleteNetworkInterface.` +
 	}
 }
 
-// A leakSearch is a search for leaked ENIs.
 type leakSearch struct {
 	pool  *ipam.Pool
 	grace time.Duration
@@ -103,7 +102,6 @@ type leakSearch struct {
 	waiting []leakRow // ENIs that a later run will delete if it still finds them
 }
 
-// A leakRow is a leaked ENI.
 type leakRow struct {
 	ID       string    `json:"id"`
 	Instance string    `json:"instance"` // the instance for which the ENI was created

@@ -64,7 +64,6 @@ func mayServe(conflists *conf.Conflists, e aws.ENI) bool {
 	})
 }
 
-// An eniRow is an ENI, as eniif prints it.
 type eniRow struct {
 	Iface          string       `json:"iface"` // empty if the node has no link of the ENI
 	MAC            string       `json:"mac"`

@@ -99,7 +99,6 @@ It prints its changes.` + cli.JSON("[] change path"),
 	}
 }
 
-// rootFlag returns the flag for the node's root directory.
 func rootFlag() cli.Flag {
 	return &cli.StringFlag{Name: "root", Value: "/host",
 		Usage: "the root directory of the node is `DIR`; / on the node itself"}

@@ -91,7 +91,6 @@ func poolsOf(networks []conf.List) (pools []lease.Policy, requestsENIs bool) {
 	return pools, requestsENIs
 }
 
-// poolNamed returns the policy of the pool that has this name.
 func poolNamed(c *cli.Context, pools []lease.Policy, name string) (lease.Policy, error) {
 	i := slices.IndexFunc(pools, func(q lease.Policy) bool { return conf.PoolName(q.Pool) == name })
 	if i < 0 {

@@ -26,7 +26,6 @@ func limits() *cli.Command {
 	}
 }
 
-// A limitsRow has the limits of this instance's type.
 type limitsRow struct {
 	ENIs int `json:"adapters"`
 	IPv4 int `json:"ipv4"` // addresses of an ENI, including its primary address

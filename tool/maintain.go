@@ -76,7 +76,6 @@ SIGTERM. With --once it runs each command once, and prints the result of each.` 
 	}
 }
 
-// A maintenance has the settings of maintain.
 type maintenance struct {
 	config    string        // path of the conflist, or of its directory
 	every     time.Duration // time between two collections
@@ -158,7 +157,6 @@ func hasMark(name string) bool {
 	return err == nil
 }
 
-// A commandRow is the result of a command.
 type commandRow struct {
 	Command string `json:"command"`
 	Error   string `json:"error"` // "" after a success
@@ -280,7 +278,6 @@ func removeOldPins(dir string, since time.Time) error {
 	return err
 }
 
-// lastOpened returns the time of the last access to a file.
 func lastOpened(fi fs.FileInfo) time.Time {
 	s, ok := fi.Sys().(*syscall.Stat_t)
 	if !ok {

@@ -115,7 +115,6 @@ func runCollection(
 	return done, append(rules, rulesOf(gone)...), failed
 }
 
-// rulesOf returns the rules in a wiring.
 func rulesOf(w nl.Wiring) (rules []nl.Rule) {
 	for _, step := range w {
 		if r, is := step.Object.(nl.Rule); is {

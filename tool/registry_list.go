@@ -32,7 +32,6 @@ func registryList() *cli.Command {
 	}
 }
 
-// A freeRow is an address that is free.
 type freeRow struct {
 	Addr       netip.Addr `json:"ip"`
 	ReleasedOn *time.Time `json:"released_on" head:"-"` // nil: never used

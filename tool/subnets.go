@@ -35,7 +35,6 @@ answer.` + cli.JSON("[] id cidr default addresses_available tags"),
 	}
 }
 
-// A subnetRow is a subnet, as the command subnets prints it.
 type subnetRow struct {
 	ID      string            `json:"id"`
 	CIDR    netip.Prefix      `json:"cidr"`

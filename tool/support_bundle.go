@@ -96,7 +96,6 @@ func writeBundle(c *cli.Context) error {
 	return err
 }
 
-// A review is the answer of support-bundle --read.
 type review struct {
 	Made string `json:"made"`
 	Tool string `json:"tool"`

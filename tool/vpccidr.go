@@ -40,7 +40,6 @@ and there is a warning.` + cli.JSON("[] iface metadata_cidr aws_api_cidr"),
 	}
 }
 
-// A vpcCIDRRow is an ENI and the CIDRs of its VPC.
 type vpcCIDRRow struct {
 	Iface    string         `json:"iface"`
 	Metadata []netip.Prefix `json:"metadata_cidr" head:"metadata cidr"`

@@ -31,7 +31,6 @@ func vpcPeerCIDR() *cli.Command {
 	}
 }
 
-// A vpcPeerCIDRRow is an ENI and the CIDRs of its VPC's peers.
 type vpcPeerCIDRRow struct {
 	Iface string         `json:"iface"`
 	Peers []netip.Prefix `json:"peer_cidr" head:"peer_dcidr"` // the original's heading, which scripts know

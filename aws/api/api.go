@@ -53,7 +53,6 @@ var (
 	often    = Bucket{100, 5}
 )
 
-// table has the actions by their names in the EC2 API.
 var table = map[string]Action{
 	"AssignIpv6Addresses":           {Node | OnENI | Once | NoDryRun, often},
 	"AssignPrivateIpAddresses":      {Node | OnENI | Once | NoDryRun, often},

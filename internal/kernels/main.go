@@ -99,7 +99,6 @@ func readResults(events io.Reader, out io.Writer) (map[string]*result, error) {
 	})
 }
 
-// cell returns the text that the package's cell in the table must have.
 func (r *result) cell() string {
 	count := map[string]int{}
 	for _, action := range r.tests {
@@ -175,7 +174,6 @@ func rowOf(heads []string, results map[string]*result) (cells []string, failures
 	return cells, failures
 }
 
-// columnHead returns the head of the column of a package.
 func columnHead(name string) string {
 	if name == "e2e" {
 		return "whole chain"

@@ -49,7 +49,6 @@ type entry struct {
 	knownNumber     int32 // 1 + the entry's index in entries.keys and Entries.values; 0: not known
 }
 
-// entryKey returns the key of an entry.
 func (e *entries) entryKey(one *entry) netip.Addr {
 	if one.knownNumber > 0 {
 		return (*e.keys)[one.knownNumber-1]
@@ -277,7 +276,6 @@ func (e *entries) searchBounds(k netip.Addr) (from, end int) {
 	}
 }
 
-// isBefore reports whether the key of entryList[i] comes before k.
 func (e *entries) isBefore(i int, k netip.Addr) bool {
 	one := &e.entryList[i]
 	r, rank := e.entryRank(one), addrRank(k)

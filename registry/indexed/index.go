@@ -25,7 +25,6 @@ import (
 //
 // [codec.ReadTrusted] does not check the index. [codec.Read] ignores it, because a person may have edited the text.
 
-// indexName returns the name of the index of a member.
 func indexName(name string) string { return name + "Index" }
 
 // A row has the decoded values of one row of an index.
@@ -94,7 +93,6 @@ func rowRank(text string) uint64 {
 	return wideRank(uint64(parseWord(text[wordSize:]))<<32 | uint64(parseWord(text[2*wordSize:])))
 }
 
-// addrFromNumber converts a number to an IPv4 address.
 func addrFromNumber(n uint32) netip.Addr {
 	var b [4]byte
 	binary.BigEndian.PutUint32(b[:], n)

@@ -151,7 +151,6 @@ func fittingJSON(v any, share int) (text []byte, why string, err error) {
 	return text, why, nil
 }
 
-// compressedSize returns the number of bytes of a text after compression.
 func compressedSize(text []byte) int {
 	var n counter
 	z := gzip.NewWriter(&n)

@@ -28,7 +28,6 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// units are our units of systemd.
 var units = []string{"cni-gc.service", "cni-gc.timer", "cni-warm.service", "cni-warm.path",
 	"cni-release.service", "cni-release.path", "cni-advertise.service", "cni-advertise.timer", "cni-links.service",
 	"cni-metrics.service", "cni-metrics.timer", "cni-doctor.service", "cni-doctor.timer"}

@@ -87,7 +87,6 @@ func (g *gathering) openError() error {
 	return nil
 }
 
-// readFindings makes the checks of doctor.
 func (g *gathering) readFindings(ctx context.Context) (finish, error) {
 	if err := g.openError(); err != nil {
 		return nil, err

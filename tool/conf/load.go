@@ -104,7 +104,6 @@ func (c *Conflists) Beside() *Conflists {
 	return Load(filepath.Dir(c.Path))
 }
 
-// allLists returns all networks.
 func (c *Conflists) allLists() (all []List) {
 	for _, f := range c.Files {
 		all = append(all, f.Lists...)
@@ -169,7 +168,6 @@ func (c *Conflists) noneError() error {
 	return fmt.Errorf("%s: %w", c.Path, ErrNone)
 }
 
-// loadFile reads the networks of a file.
 func loadFile(path string) File {
 	f := File{Path: path}
 	if f.text, f.unread = os.ReadFile(path); f.unread != nil {

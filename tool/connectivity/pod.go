@@ -147,7 +147,6 @@ func (r runtime) add(ctx context.Context, node *nl.NS, name string) (*pod, error
 	return p, nil
 }
 
-// check calls the plugins with CHECK for a pod.
 func (r runtime) check(ctx context.Context, p *pod) error {
 	return r.cni.CheckNetworkList(ctx, r.list, r.runtimeConf(p.name, p.ns.Path()))
 }
@@ -219,7 +218,6 @@ func nameOf(links []nl.Link, index int) string {
 	return links[i].Name
 }
 
-// addHint says what to do about an ADD that failed.
 func addHint(err error) string {
 	text := err.Error()
 	switch {

@@ -190,7 +190,6 @@ func (s *scene) unassignedCause(f finding) string {
 	return ""
 }
 
-// ec2ENIs asks EC2 for the ENIs of this instance.
 func ec2ENIs() ([]aws.ENI, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*pathTimeout)
 	defer cancel()
@@ -202,7 +201,6 @@ func ec2ENIs() ([]aws.ENI, error) {
 	return cloud.DescribeENIs(ctx, aws.ByInstance(i.ID))
 }
 
-// metadataENIs asks the metadata service for the ENIs of this instance.
 func metadataENIs() ([]aws.ENI, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*pathTimeout)
 	defer cancel()

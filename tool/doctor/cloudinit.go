@@ -72,7 +72,6 @@ func (p *Node) checkCloudInit(context.Context) ([]Finding, error) {
 	return []Finding{a}, nil
 }
 
-// hasFile reports whether the system has a file.
 func (p *Node) hasFile(name string) bool {
 	_, err := os.Stat(p.pathOf(name))
 	return err == nil

@@ -94,7 +94,6 @@ type targets struct {
 	untagged   bool         // the ENI that serves pods has none of our tags, and is not the boot ENI
 }
 
-// mayCreate reports whether the node may create ENIs.
 func (on targets) mayCreate() bool { return len(on.creations) > 0 }
 
 // forAction returns the targets on which doctor tries an action.

@@ -162,7 +162,6 @@ func (p *Node) networkdFix(ctx context.Context) func() (string, error) {
 	})
 }
 
-// execRestart executes networkdRestart.
 func execRestart(ctx context.Context) error {
 	args := strings.Fields(networkdRestart)
 	if out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput(); err != nil {

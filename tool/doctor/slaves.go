@@ -87,7 +87,6 @@ func checkSlave(l registry.Lease, config ipvlan.Config) (found []Finding, err er
 	return found, nil
 }
 
-// addToPod adds an object to the pod of a lease.
 func addToPod(l registry.Lease, o nl.Object) (string, error) {
 	pod, err := nl.Open(l.NetNS, l.NetNS)
 	if err != nil {

@@ -234,7 +234,6 @@ func parseFragment(text []byte) (line registry.Line) {
 
 var seed = maphash.MakeSeed()
 
-// A logFile is a file of a log.
 type logFile struct {
 	path  string
 	first time.Time // the time of its first line

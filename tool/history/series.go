@@ -173,7 +173,6 @@ func (s *series) opensWhole() bool {
 	return s.old || first >= 0 && len(s.snapshots) > 0 && s.snapshots[0].from == first
 }
 
-// firstTime and lastTime return the times of the first line and of the last line.
 func (s *series) firstTime() time.Time { return s.lines[0].Time }
 func (s *series) lastTime() time.Time  { return s.lines[len(s.lines)-1].Time }
 

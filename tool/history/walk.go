@@ -113,7 +113,6 @@ func (w *walker) addHole(h hole) {
 	}
 }
 
-// readLine reads a line about the address.
 func (w *walker) readLine(l registry.Line) {
 	held := l
 	if held.Time = l.Since; l.Since.IsZero() {

@@ -88,7 +88,6 @@ func PlaceOf(name string) (Place, error) {
 	return place, nil
 }
 
-// hasPath returns a function that reports whether path exists.
 func hasPath(path string) func() bool {
 	return func() bool {
 		_, err := os.Stat(path)

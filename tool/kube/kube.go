@@ -42,7 +42,6 @@ func Find() (path string, found bool) {
 	return "", false
 }
 
-// requestTimeout is how long one request may take.
 const requestTimeout = 30 * time.Second
 
 // A Client makes requests to one API server, with the credentials of a kubeconfig.

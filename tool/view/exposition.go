@@ -33,7 +33,6 @@ type Metric struct {
 	Samples []sample `json:"samples"`
 }
 
-// A sample is a value of a metric.
 type sample struct {
 	Suffix string            `json:"suffix"` // end of the metric's name; only in a histogram
 	Labels map[string]string `json:"labels"`

@@ -152,7 +152,6 @@ func (o *Observation) Compare(reuseWait func(pool string) time.Duration) *Compar
 	return k
 }
 
-// setOf returns a map with the values as keys.
 func setOf[K comparable](values []K) map[K]bool {
 	keys := map[K]bool{}
 	for _, k := range values {

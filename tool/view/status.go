@@ -178,7 +178,6 @@ func (n workStatus) print(w io.Writer, now time.Time) {
 	}
 }
 
-// A poolStatus is a pool of addresses.
 type poolStatus struct {
 	Pool string `json:"pool"`
 	ENIs int    `json:"enis"`
@@ -207,7 +206,6 @@ func poolsOf(s *registry.State, all []Holding) []poolStatus {
 	return pools
 }
 
-// An eniStatus is an ENI.
 type eniStatus struct {
 	ID    string `json:"eni"`
 	Iface string `json:"iface"` // "": no process has seen the link yet

@@ -157,7 +157,6 @@ func (n *counts) add(h Holding) {
 	}
 }
 
-// countBy counts the holdings that match.
 func countBy(all []Holding, match func(Holding) bool) (n counts) {
 	for _, h := range all {
 		if match(h) {

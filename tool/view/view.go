@@ -117,7 +117,6 @@ func (k *Comparison) usePlace(a netip.Addr) string {
 	return k.routed[a]
 }
 
-// metadataSays asks the metadata service.
 func metadataSays(ctx context.Context, cloud *aws.Client) Said {
 	enis, err := cloud.ENIs(ctx)
 	if err != nil {

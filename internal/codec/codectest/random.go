@@ -51,7 +51,6 @@ func Random(v reflect.Value) {
 	}
 }
 
-// nonZero returns a random value of type t that is not the zero value.
 func nonZero(t reflect.Type) reflect.Value {
 	v := reflect.New(t).Elem()
 	for v.IsZero() {

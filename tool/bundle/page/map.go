@@ -54,7 +54,6 @@ type eni struct {
 	Next                                             string // anchor of the section that follows the map on the page
 }
 
-// A kindCount is the number of addresses of a kind.
 type kindCount struct {
 	kind
 	N int

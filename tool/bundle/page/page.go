@@ -123,7 +123,6 @@ type finding struct {
 	OnNode bool // doctor found this on the node, but the check of the bundle's data does not find it
 }
 
-// A fact is a number or a word with its name.
 type fact struct{ Name, Value, Note string }
 
 // A fold is a text that a reader unfolds.
@@ -401,5 +400,4 @@ func differences(b *bundle.Bundle) (d difference) {
 	return d
 }
 
-// timeText returns a time for people.
 func timeText(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") }

@@ -24,7 +24,6 @@ const (
 	refused = "refused"
 )
 
-// An event is something that happened at a time.
 type event struct {
 	at     time.Time
 	Kind   string // begin, end or refused
@@ -52,7 +51,6 @@ type mark struct {
 	Count int
 }
 
-// A tick is a time on the axis.
 type tick struct {
 	X    int
 	Text string
