@@ -86,7 +86,7 @@ func TestExclusiveENI(t *testing.T) {
 }
 
 // TestLinkInPod: only the link of an ENI shows that a pod uses it: it is in the pod. No process releases the ENI,
-// whoever has created it.
+// neither one of ours nor one of an operator.
 func TestLinkInPod(t *testing.T) {
 	w := newCity(t, "m5.large")
 	given := w.given(aws.ENISpec{Subnet: "subnet-db"})
