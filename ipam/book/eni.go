@@ -52,7 +52,7 @@ func IsBoot(known registry.ENI, e aws.ENI) bool {
 	return known.IsBoot()
 }
 
-// Label returns the registry's entry known of an ENI, updated from EC2's description e and its tags. If a tag is
+// Label returns known, the registry's entry of an ENI, with what EC2's description e and its tags say. If a tag is
 // missing, Label leaves the tag's field as it is: a node without permission to create tags makes ENIs without tags.
 func Label(known registry.ENI, e aws.ENI) registry.ENI {
 	if e.Tags[TagPool] != "" {
@@ -102,8 +102,8 @@ func Delegates(e aws.ENI, c netip.Prefix) bool {
 	return slices.Contains(e.Prefixes, c) || slices.Contains(e.IPv6Prefixes, c)
 }
 
-// MarkOnRequest returns the registry's entry known, with the mark that a pod has asked for this ENI. The argument e is
-// EC2's description of the ENI.
+// MarkOnRequest returns known, the registry's entry of an ENI, with the mark that a pod has asked for the ENI. The
+// argument e is EC2's description of the ENI.
 func MarkOnRequest(known registry.ENI, e aws.ENI) registry.ENI {
 	known.Request()
 	known.Confirm()

@@ -19,8 +19,7 @@ import (
 // repeats a call only if EC2 has not carried out the call, or if the call has a client token. EC2 carries out calls
 // with the same token only once.
 
-// NewToken returns a new client token: at most 64 ASCII characters (EC2 API reference,
-// "Ensuring idempotency").
+// NewToken returns a new client token: at most 64 ASCII characters (EC2 API reference, "Ensuring idempotency").
 func NewToken() string { return rand.Text() }
 
 // An IntentWriter writes the intent of a call, and returns the key of the intent. If the call has a client token, the

@@ -17,9 +17,9 @@ import (
 )
 
 // While EC2 throttles, an ADD gives up after its addTimeout, and the next ADD continues its work. If each ADD described
-// all ENIs and subnets again, the nodes of a large cluster would spend most of their calls on this. So a process keeps
-// EC2's answers in files for the next process. An old answer does no harm, because it only prepares a changing call,
-// which EC2 refuses if the answer is out of date.
+// all ENIs and subnets again, the nodes of a large cluster would spend more time on describe calls than on changing
+// calls. So a process keeps EC2's answers in files for the next process. An old answer does no harm, because it only
+// prepares a changing call, which EC2 refuses if the answer is out of date.
 
 // The files of answers, in the registry's directory.
 const (

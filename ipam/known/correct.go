@@ -73,9 +73,9 @@ func Agree(s *registry.State, enis []aws.ENI, askedAt time.Time) {
 	}
 }
 
-// lostAddrs returns the addresses and prefixes that the registry's entry known has, but the source's answer e has not.
-// The source, metadata or EC2, was asked at the time askedAt. What was too new then is not lost: see MayLackAddr and
-// MayLack. The primary address is not lost either, because it cannot leave its ENI.
+// lostAddrs returns the addresses and prefixes of known, the registry's entry of an ENI, that e does not show. The
+// argument e is the answer of metadata or EC2 to a question at the time askedAt. What was too new then is not lost: see
+// MayLackAddr and MayLack. The primary address is not lost either, because it cannot leave its ENI.
 func lostAddrs(s *registry.State, known registry.ENI, e aws.ENI, askedAt time.Time) book.Releasable {
 	x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
 	for _, a := range known.Addrs {

@@ -240,8 +240,8 @@ func isUsable(s *registry.State, a netip.Addr, cutoff time.Time) bool {
 	return !s.Leases.Has(a) && (!free || since.Before(cutoff))
 }
 
-// randomAddr returns a random address of an IPv6 prefix. It never returns the first address,
-// which may be the anycast address of the routers (RFC 4291, section 2.6.1).
+// randomAddr returns a random address of an IPv6 prefix. It never returns the first address, which may be the anycast
+// address of the routers (RFC 4291, section 2.6.1).
 func randomAddr(b netip.Prefix) netip.Addr {
 	raw := b.Masked().Addr().As16()
 	for i := (b.Bits() + 7) / 8; i < len(raw); i++ {

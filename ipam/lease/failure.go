@@ -96,8 +96,8 @@ func throttledAction(s *registry.State, notBefore time.Time) (action string) {
 	return action
 }
 
-// latestCall returns the youngest intent of a growth. It leaves out intents of ModifyNetworkInterfaceAttribute, which
-// can stay for long although no process makes the call, and intents to release an address.
+// latestCall returns the youngest intent of a growth. It leaves out intents to release an address. It also leaves out
+// intents of ModifyNetworkInterfaceAttribute, which can stay for long although no process makes the call.
 func latestCall(s *registry.State) (last registry.Intent) {
 	for _, i := range s.Intents {
 		if i.Action != "ModifyNetworkInterfaceAttribute" && !ReleasesChosen(i) && i.Since.After(last.Since) {

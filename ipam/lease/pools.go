@@ -15,9 +15,8 @@ import (
 // that no other pool serves.
 const DefaultPool = "default"
 
-// AnnotationPool is the annotation by which a pod asks for a pool. The runtime passes
-// annotations to the plugin if the configuration declares the capability
-// io.kubernetes.cri.pod-annotations.
+// AnnotationPool is the annotation by which a pod asks for a pool. The runtime passes annotations to the plugin if the
+// configuration declares the capability io.kubernetes.cri.pod-annotations.
 const AnnotationPool = "cni-ipvlan-vpc-k8s/pool"
 
 // Policies returns the policies of the pools. The policy of the default pool is first. The caller must have called

@@ -120,8 +120,8 @@ func (p *Pool) putBackSettings(ctx context.Context, whole map[string]registry.EN
 	}
 }
 
-// forgetSettings removes the settings in recorded from an ENI's entry, because the link has them again. If the entry
-// has other settings now, or a pod has a lease on the ENI, it removes nothing.
+// forgetSettings removes the settings from an ENI's entry, because the link has them again. If they are no longer those
+// in recorded, or a pod has a lease on the ENI, they stay.
 func (p *Pool) forgetSettings(ctx context.Context, id string, recorded nl.Settings) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		if e, ok := s.ENIs[id]; ok && maps.Equal(e.Settings, recorded) && !HasLeases(s, id) {

@@ -12,8 +12,8 @@ import (
 // A Source gets addresses from EC2 for an ADD that finds no free address. Only one process of the node uses a Source at
 // a time, on behalf of all waiting ADDs.
 type Source struct {
-	// Turn is the name of the lock that a process holds while it uses the source. The kernel
-	// releases the lock when the process ends for any reason.
+	// Turn is the name of the lock that a process holds while it uses the source. The kernel releases the lock when the
+	// process ends for any reason.
 	Turn string
 
 	// Ask gets addresses, and leases an address of each family to the owner. The argument takeErr is the error that

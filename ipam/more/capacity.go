@@ -36,8 +36,8 @@ func Launched(l aws.Limits, families []lease.Family) *registry.State {
 
 // Pods returns how many pods the instance can certainly serve, however the pods are distributed over the pools. With
 // several pools, this is less than the number of addresses, because a pool takes a whole ENI for its first pod. Pods
-// ignores a pool that can never have an address. The argument keptENIs is the number of ENIs for pods that ask for ENIs
-// of their own.
+// ignores a pool that can never have an address. The argument keptENIs is the number of ENIs that are kept for pods
+// that ask for ENIs of their own.
 func Pods(s *registry.State, policies []lease.Policy, keptENIs int) int {
 	var all []share
 	for _, policy := range policies {

@@ -26,8 +26,8 @@ type Offer struct {
 }
 
 // OfferOf returns the Offer of a pool on a node. The Offer of each pool includes all free slots, although several pools
-// may use them. The argument keptENIs is the number of ENIs for pods that ask for ENIs of their own, including those
-// that such pods have already. If subnets is nil, the subnets count as large enough.
+// may use them. The argument keptENIs is the number of ENIs that are kept for pods that ask for ENIs of their own,
+// including those that such pods have already. If subnets is nil, the subnets count as large enough.
 func OfferOf(s *registry.State, policy lease.Policy, keptENIs int, subnets []aws.Subnet) Offer {
 	p := &Node{}
 	p.Policy = policy

@@ -19,8 +19,7 @@ import (
 // need to delete ENIs.
 const quotaWait = registry.MostQuota
 
-// quotaError returns an error if EC2 has lately refused an ENI because of the account's
-// quota.
+// quotaError returns an error if EC2 has lately refused an ENI because of the account's quota.
 func (p *Node) quotaError() error {
 	s, err := p.Registry.View()
 	if err != nil {

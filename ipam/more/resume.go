@@ -114,8 +114,8 @@ func (p *Node) resumeCalls(
 }
 
 // leavesToOthers reports whether this process must not continue with an unattached ENI of a growth, because one of its
-// networks must not create ENIs. The next ADD of the network that has begun to create the ENI continues. Until then,
-// the registry has an intent about it.
+// networks must not create ENIs. Another network has begun to create the ENI, and its next ADD continues. Until then,
+// the registry has an intent about the ENI.
 func (p *Node) leavesToOthers(e aws.ENI) bool {
 	return e.Status == "available" && e.Tags[book.TagManaged] == "true" && !p.MakesENIs()
 }
@@ -140,9 +140,10 @@ func isTooOld(i registry.Intent) bool {
 	return !lease.ReleasesChosen(i) && time.Since(i.Since) > intentLife
 }
 
-// canWait reports whether a growth can leave the work of resumeCalls to a collection. A call with an unknown outcome
-// cannot wait, and unconfirmed addresses cannot. Otherwise, the comparison of a rebuilt registry with EC2 can wait
-// while EC2 throttles, and for 15 minutes after the rebuild, because a collection usually comes within minutes.
+// canWait reports whether a growth can leave the work of resumeCalls to a collection. It cannot if a call has an
+// unknown outcome, or the registry has unconfirmed addresses. Otherwise, the comparison of a rebuilt registry with EC2
+// can wait while EC2 throttles, and for 15 minutes after the rebuild, because a collection usually comes within
+// minutes.
 func (p *Node) canWait() bool {
 	const collected = 15 * time.Minute
 	s, err := p.Registry.View()

@@ -104,7 +104,7 @@ func (p *Node) matchesSpec(ctx context.Context, s *registry.State, e aws.ENI, sp
 	return err == nil && slices.ContainsFunc(fit, func(n aws.Subnet) bool { return n.ID == e.Subnet }), nil
 }
 
-// finishUnrecorded continues an earlier Provision whose ENI, named by the intent i, resumeCalls has not found. If the
+// finishUnrecorded continues an earlier Provision. The intent i names its ENI, which resumeCalls has not found. If the
 // ENI is attached in the end, finishUnrecorded returns its ID.
 func (p *Node) finishUnrecorded(
 	ctx context.Context, s *registry.State, i registry.Intent, spec ENISpec,
