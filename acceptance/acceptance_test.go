@@ -30,7 +30,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/iam"
 )
 
-// TestRefusals checks that nothing is made without credentials, and without -yes.
+// TestRefusals checks that the program makes nothing without credentials, or without -yes.
 func TestRefusals(t *testing.T) {
 	w := newWorld(t, account, nil, nil)
 	refuse := func(want string, args ...string) string {
@@ -77,7 +77,7 @@ func TestRefusals(t *testing.T) {
 	w.nothingRemains(t)
 }
 
-// TestDenied says which permissions it needs, and deletes what it has made.
+// TestDenied checks that the program names the permissions that it needs, and deletes what it has made.
 func TestDenied(t *testing.T) {
 	c := account
 	c.Denied = []string{"RunInstances"}
@@ -91,7 +91,7 @@ func TestDenied(t *testing.T) {
 	w.nothingRemains(t)
 }
 
-// reachable boots instances that SSH reaches, but which execute nothing.
+// reachable boots instances that answer SSH, but execute nothing.
 func reachable(t *testing.T) func(*vpcsim.Instance) {
 	return func(i *vpcsim.Instance) {
 		l, err := daemon{Instance: i}.serve()
@@ -103,8 +103,8 @@ func reachable(t *testing.T) func(*vpcsim.Instance) {
 	}
 }
 
-// TestCompare compares a simulated EC2 with the simulator in the program. Metadata comes through SSH. Only the instance
-// differs: that of the program has neither tags nor a key pair.
+// TestCompare compares a simulated EC2 with the simulator in the program. Metadata comes through SSH. Only the
+// instances differ: those in the program have neither tags nor a key pair.
 func TestCompare(t *testing.T) {
 	w := newWorld(t, account, nil, reachable(t))
 	w.keys()
@@ -125,7 +125,7 @@ func TestCompare(t *testing.T) {
 	w.policyFits(t)
 }
 
-// policyFits checks that the policy that the program prints allows what it has called, and no more.
+// policyFits checks that the printed policy allows exactly the calls of the program.
 func (w *world) policyFits(t *testing.T) {
 	t.Helper()
 	_, printed := w.run(t, "-policy")
@@ -145,7 +145,7 @@ func (w *world) policyFits(t *testing.T) {
 	}
 }
 
-// TestComparePlanted plants a difference in the answers of EC2. The run fails, and deletes everything.
+// TestComparePlanted plants a difference in EC2's answers. The run fails, and deletes everything.
 func TestComparePlanted(t *testing.T) {
 	plant := func(ec2 http.Handler) http.Handler {
 		return http.HandlerFunc(func(a http.ResponseWriter, q *http.Request) {
@@ -182,7 +182,7 @@ func TestComparePlanted(t *testing.T) {
 	w.nothingRemains(t)
 }
 
-// TestInterrupted sends signals at several points. Each time, nothing remains.
+// TestInterrupted sends signals at several points. Each time, nothing may remain.
 func TestInterrupted(t *testing.T) {
 	const forever = time.Hour
 	for _, tt := range []struct {
@@ -230,8 +230,8 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// TestShownLate interrupts a run of which EC2 shows nothing for a while. Nothing remains, and the program does not
-// believe that nothing is there.
+// TestShownLate interrupts a run whose objects EC2 does not show for a while. The program must not believe that nothing
+// remains.
 func TestShownLate(t *testing.T) {
 	var hide, hidden atomic.Int32
 	late := func(ec2 http.Handler) http.Handler {
@@ -266,8 +266,8 @@ func TestShownLate(t *testing.T) {
 	w.nothingRemains(t)
 }
 
-// TestOutputUnread interrupts a run whose output no process reads any more, as with tee(1), which ends by the same
-// signal.
+// TestOutputUnread interrupts a run whose output no process reads any more, for example after tee(1) has ended by the
+// same signal.
 func TestOutputUnread(t *testing.T) {
 	w := newWorld(t, account, nil, func(*vpcsim.Instance) {})
 	w.keys()
@@ -284,7 +284,7 @@ func TestOutputUnread(t *testing.T) {
 	w.nothingRemains(t)
 }
 
-// TestKilled kills a run. A later -clean deletes what it has left, says what, and leaves alone what belongs to no run.
+// TestKilled kills a run. A later -clean deletes and names what the run has left, and touches nothing else.
 func TestKilled(t *testing.T) {
 	w := newWorld(t, account, nil, reachable(t))
 	w.keys()
@@ -329,7 +329,7 @@ func TestKilled(t *testing.T) {
 	check(t, w.Err())
 }
 
-// TestCleaning checks that what is made is deleted also after an error and after a panic.
+// TestCleaning checks that the program deletes its objects after an error and after a panic.
 func TestCleaning(t *testing.T) {
 	failed, dirty := errors.New("failed"), errors.New("dirty")
 	if err := runAndClean(func() error { return failed }, func() error { return dirty }); !errors.Is(err, failed) ||
@@ -345,7 +345,7 @@ func TestCleaning(t *testing.T) {
 	_ = runAndClean(func() error { panic("a mistake") }, func() error { cleaned = true; return nil })
 }
 
-// TestCost checks that the first minute is billed as a whole, and that an unknown price is no zero.
+// TestCost checks that a run costs at least its first minute, and that an unknown price is not zero.
 func TestCost(t *testing.T) {
 	small := prices["t3.small"]
 	second, minute, hour := estimate(small, 8, time.Second), estimate(small, 8, time.Minute), estimate(small,
@@ -361,7 +361,7 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// TestUsable refuses images with which something would remain, and those on which the programs do not run.
+// TestUsable refuses images that would leave something, or on which the programs do not run.
 func TestUsable(t *testing.T) {
 	volume := func(ends *bool) types.Image {
 		return types.Image{ImageId: new("ami-1"), Architecture: types.ArchitectureValuesX8664,
@@ -386,7 +386,6 @@ func TestUsable(t *testing.T) {
 	}
 }
 
-// TestHelp prints help and nothing else.
 func TestHelp(t *testing.T) {
 	w := newWorld(t, account, nil, nil)
 	status, printed := w.run(t, "-help")

@@ -19,8 +19,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 )
 
-// A late is an EC2 that interrupts the program at one of its calls. EC2 carries this call out late, when the program
-// has already looked for what remains.
+// A late is an EC2 that interrupts the program at one of its calls. EC2 carries this call out after the program has
+// already looked for what remains.
 type late struct {
 	ec2    http.Handler
 	signal syscall.Signal
@@ -53,7 +53,7 @@ func (l *late) ServeHTTP(a http.ResponseWriter, q *http.Request) {
 	}
 }
 
-// hold interrupts the program and keeps the call, if it is the one.
+// hold interrupts the program at the right call, and keeps the call.
 func (l *late) hold(action string, q *http.Request) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,7 +72,7 @@ func (l *late) hold(action string, q *http.Request) bool {
 	return true
 }
 
-// looked carries the call out when it is time. The program gets the answer to its look afterwards.
+// looked carries the call out at the right look, before the program gets the answer to the look.
 func (l *late) looked() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,8 +85,8 @@ func (l *late) looked() {
 	}
 }
 
-// TestInterruptedAnywhere interrupts a run at its changes, one after another. EC2 carries the change out when the
-// program has already looked once or twice for what remains. In the end, nothing remains.
+// TestInterruptedAnywhere interrupts a run at its changes, one after another. EC2 carries the change out after the
+// program has looked once or twice for what remains. In the end, nothing remains.
 func TestInterruptedAnywhere(t *testing.T) {
 	signals := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
 	seen := map[string]bool{}

@@ -19,14 +19,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// A daemon is a server of SSH on an instance, which cloud-init has set up: by the user data, and by the key of the
-// launch. It executes commands, and forwards connections, as sshd(8) does by default.
+// A daemon is an SSH server on an instance, which cloud-init has set up by the user data and the launch's key. It
+// executes commands, and forwards connections, as sshd(8) does by default.
 type daemon struct {
 	*vpcsim.Instance
 	command func(context.Context, string, ...string) *exec.Cmd // on the instance
 }
 
-// serve serves until the instance's namespace is closed, or the listener is.
+// serve serves until the instance's namespace or the listener is closed.
 func (d daemon) serve() (net.Listener, error) {
 	c, err := d.config()
 	if err != nil {
@@ -52,7 +52,6 @@ func (d daemon) serve() (net.Listener, error) {
 	return l, nil
 }
 
-// config reads the metadata as cloud-init does.
 func (d daemon) config() (*ssh.ServerConfig, error) {
 	userData, err := metadata(d.Instance, "/latest/user-data")
 	if err != nil {

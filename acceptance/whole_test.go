@@ -16,11 +16,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// own are the directories that are an instance's own: those to which the installation writes.
+// own are an instance's own directories, to which the installation writes.
 var own = []string{"/etc/cni", "/etc/systemd", "/opt", "/usr/local/bin", "/var/lib/cni"}
 
-// TestWhole runs the whole program against simulated instances on a kernel with ipvlan: launch, comparison,
-// installation, pods, and cleaning up. It needs the programs of make build.
+// TestWhole runs the whole program against simulated instances on a kernel with ipvlan, from launch to cleaning up. It
+// needs the programs of make build.
 func TestWhole(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	w := newWhole(t)
@@ -45,7 +45,7 @@ func TestWhole(t *testing.T) {
 	w.nothingRemains(t)
 	w.policyFits(t)
 
-	// Interrupted while a plugin on an instance attaches its new ENI. The tag is of the configuration.
+	// Interrupt the run while a plugin on an instance attaches its new ENI, which has the tag of the configuration.
 	w.EC2.ResetCalls()
 	w.EC2.Delay("AttachNetworkInterface", time.Hour)
 	p := w.start(t, "-yes", "-only", "pods")
@@ -58,7 +58,7 @@ func TestWhole(t *testing.T) {
 	w.nothingRemains(t)
 }
 
-// newWhole is newWorld with instances that execute commands.
+// newWhole is like newWorld, but its instances execute commands.
 func newWhole(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t, account, nil, func(i *vpcsim.Instance) {

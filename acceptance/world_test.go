@@ -25,7 +25,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// asProgram is the variable that makes the test binary the program.
+// asProgram makes the test binary the program.
 const asProgram = "CNI_ACCEPTANCE_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -50,7 +50,7 @@ var account = func() ec2sim.Config {
 	return c
 }()
 
-// A world is a simulated AWS, with packets. The program runs on the only host of its internet.
+// A world is a simulated AWS with packets. The program runs on the only host of the internet.
 type world struct {
 	*vpcsim.Fabric
 	home string // of the person who runs the program
@@ -58,8 +58,7 @@ type world struct {
 	args []string
 }
 
-// newWorld starts a world. The function change, if it is not nil, gets between the program and EC2. The function boot
-// boots an instance that was launched.
+// newWorld starts a world. change, if it is not nil, wraps EC2 for the program. boot boots a launched instance.
 func newWorld(
 	t *testing.T, c ec2sim.Config, change func(http.Handler) http.Handler, boot func(*vpcsim.Instance),
 ) *world {
@@ -94,18 +93,16 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// serve serves HTTP on the internet's host until the test ends, and returns the URL.
 func (w *world) serve(t *testing.T, port string, h http.Handler) string {
 	t.Helper()
 	return simtest.ServeIn(t, w.Internet.NS, ":"+port, h)
 }
 
-// keys gives the person credentials.
 func (w *world) keys() {
 	w.env = append(w.env, "AWS_ACCESS_KEY_ID=AKIATEST", "AWS_SECRET_ACCESS_KEY=secret")
 }
 
-// A process is the program, running.
+// A process is a running program.
 type process struct {
 	*exec.Cmd
 	mu   sync.Mutex
@@ -119,20 +116,19 @@ func (p *process) Write(b []byte) (int, error) {
 	return p.text.Write(b)
 }
 
-// printed is all output so far.
 func (p *process) printed() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.text.String()
 }
 
-// start starts the program with arguments, in addition to those of the world.
+// start starts the program with further arguments.
 func (w *world) start(t *testing.T, args ...string) *process {
 	t.Helper()
 	return w.startTo(t, nil, args...)
 }
 
-// startTo is start, with a file that gets the output; nil: the process keeps it.
+// startTo is like start, but the file gets the output, if it is not nil.
 func (w *world) startTo(t *testing.T, to *os.File, args ...string) *process {
 	t.Helper()
 	p := &process{Cmd: exec.Command(os.Args[0], append(w.args[:len(w.args):len(w.args)], args...)...),
@@ -162,13 +158,11 @@ func (p *process) end(t *testing.T) (status int, printed string) {
 	}
 }
 
-// run is start and end.
 func (w *world) run(t *testing.T, args ...string) (status int, printed string) {
 	t.Helper()
 	return w.start(t, args...).end(t)
 }
 
-// await waits until something holds while the program runs.
 func (p *process) await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for !holds() {
@@ -187,14 +181,13 @@ func (w *world) called(action string) func() bool {
 	}
 }
 
-// awaited reports whether the program has asked for the instances that it has launched.
+// awaited reports whether the program has asked for its instances.
 func (w *world) awaited() bool {
 	return slices.ContainsFunc(w.EC2.Calls(), func(c ec2sim.Call) bool {
 		return c.Action == "DescribeInstances" && c.Params["InstanceId.1"] != ""
 	})
 }
 
-// remains are what EC2 has.
 func (w *world) remains() []string {
 	all := append(w.EC2.KeyPairs(), w.EC2.SecurityGroups()...)
 	for _, i := range w.EC2.Instances() {
@@ -206,7 +199,6 @@ func (w *world) remains() []string {
 	return all
 }
 
-// nothingRemains checks that EC2 is as before the program.
 func (w *world) nothingRemains(t *testing.T) {
 	t.Helper()
 	if left := w.remains(); len(left) > 0 {
@@ -215,7 +207,6 @@ func (w *world) nothingRemains(t *testing.T) {
 	check(t, w.Err())
 }
 
-// metadata reads a value of an instance's metadata, as cloud-init does.
 func metadata(i *vpcsim.Instance, path string) (string, error) {
 	ask := func(method, path, header, value string) (string, error) {
 		q := httptest.NewRequest(method, path, nil)

@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
-// place is a simulator as a place. Its addresses and IDs depend on how many others are launched first.
+// place is a simulator. Its addresses and IDs depend on how many other instances are launched first.
 func place(t *testing.T, name string, others int) compare.Place {
 	t.Helper()
 	c := ec2sim.World(`
@@ -55,7 +55,6 @@ func run(t *testing.T, real compare.Place) (compare.Table, error) {
 		compare.Options{Tags: map[string]string{"run": "r1"}})
 }
 
-// changed changes the answers of a place.
 type changed struct {
 	aws.HTTPClient
 	change func(call, body string) (string, int)
@@ -83,13 +82,13 @@ func (c changed) Do(q *http.Request) (*http.Response, error) {
 	return a, nil
 }
 
-// TestAlike compares two simulators, which give other IDs and addresses.
+// TestAlike compares two simulators with different IDs and addresses.
 func TestAlike(t *testing.T) {
 	table, err := run(t, place(t, "real", 3))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// subnets have other numbers of free addresses, which is no difference in kind
+	// the numbers of free addresses differ, but not in kind
 	free := func(r compare.Row) bool { return r.Field == "subnetSet.item.availableIpAddressCount" && !r.Fails() }
 	if rows := slices.DeleteFunc(table.Rows, free); len(rows) > 0 {
 		t.Errorf("simulators that differ: %+v", rows)
@@ -209,7 +208,7 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
-// bodyless gives requests without a body an empty one.
+// bodyless adds an empty body to requests without one.
 type bodyless struct{ aws.HTTPClient }
 
 func (b bodyless) Do(q *http.Request) (*http.Response, error) {
