@@ -32,10 +32,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// A shot is a datagram that a program in a pod sends. All are harmless: they go to namespaces of the test.
+// A shot is a datagram that a program in a pod sends to a namespace of the test.
 type shot struct {
 	Dev string // the socket is bound to it; "": to none
-	// the source in a header that the program has made, which takes CAP_NET_RAW; invalid: the kernel makes the header
+	// the source in a header that the program makes with CAP_NET_RAW; invalid: the kernel makes the header
 	From    netip.Addr
 	To      netip.AddrPort
 	Payload []byte
@@ -44,7 +44,7 @@ type shot struct {
 
 var update = flag.Bool("update", false, "write the tables of docs")
 
-// shooterEnv makes the test binary the program in a pod. It fires the shots that it reads, each a line, and answers
+// shooterEnv makes the test binary the program in a pod. It reads shots, one in each line, fires them, and answers
 // each.
 const shooterEnv = "VPC_SHOOTER"
 
@@ -92,10 +92,10 @@ func (s shot) fire() error {
 	return unix.Sendto(fd, b, 0, to)
 }
 
-// inIP is the protocol of a packet in a packet: RFC 2003 for IPv4, else RFC 2473.
+// inIP is the protocol of a packet in a packet (RFC 2003 for IPv4, RFC 2473 for IPv6).
 var inIP = map[bool]byte{true: unix.IPPROTO_IPIP, false: unix.IPPROTO_IPV6}
 
-// datagram is a packet of IP with a datagram of UDP.
+// datagram is an IP packet with a UDP datagram.
 func datagram(from netip.Addr, to netip.AddrPort, payload []byte) []byte {
 	size := uint16(8 + len(payload))
 	u := binary.BigEndian.AppendUint16([]byte{0x9c, 0x40}, to.Port()) // from port 40000
@@ -112,7 +112,6 @@ func datagram(from netip.Addr, to netip.AddrPort, payload []byte) []byte {
 	return packet(from, to.Addr(), unix.IPPROTO_UDP, u)
 }
 
-// packet is a header of IP with a payload.
 func packet(from, to netip.Addr, protocol byte, payload []byte) []byte {
 	size := uint16(len(payload))
 	if from.Is6() {
@@ -126,7 +125,7 @@ func packet(from, to netip.Addr, protocol byte, payload []byte) []byte {
 	return append(b, payload...)
 }
 
-// A way is one by which a pod may reach what it must not, or be another.
+// A way is an attempt of a pod to reach what it must not reach, or to pretend to be another.
 type way struct {
 	name  string
 	raw   bool // it takes CAP_NET_RAW
@@ -134,32 +133,33 @@ type way struct {
 	may   int  // in how many of the two families it succeeds: the documents say so
 	shots func(*gallery, paths.Family) []shot
 	guard string // the one thing that keeps pods from it, see lift; "": EC2 does, or several things do, or nothing
-	// seen reports whether a datagram from an address is a success; nil: any is.
+	// seen reports whether a datagram from this address is a success; nil: any datagram is.
 	seen func(r *gallery, f paths.Family, from netip.Addr) bool
 }
 
-// A gallery is a node with a pod that fires, and all that it fires at.
+// A gallery is a node with a pod that fires, and all its targets.
 type gallery struct {
 	*egressScene
 	boxes []box
 	tries []*try
 }
 
-// A try is a way that a program has tried in one family. The payload of its shots names it: a shot may arrive late.
+// A try is a way that a program has tried in one family. Its number is the payload of its shots, because a shot may
+// arrive late.
 type try struct {
 	way    way
 	family paths.Family
 	hits   []string
 }
 
-// A box gets what arrives at port 9 of a namespace, in both families.
+// A box records the datagrams to port 9 of a namespace, in both families.
 type box struct {
 	name  string
 	conns map[paths.Family]*net.UDPConn
 	addr  map[paths.Family]netip.Addr
 }
 
-// target is port 9 of a box, where no program answers.
+// target returns the address of a box's port 9, where no program answers.
 func (r *gallery) target(name string, f paths.Family) netip.AddrPort {
 	i := slices.IndexFunc(r.boxes, func(b box) bool { return b.name == name })
 	return netip.AddrPortFrom(r.boxes[i].addr[f], 9)
@@ -171,10 +171,9 @@ const (
 	siblingBox                    = "another pod of that ENI"
 )
 
-// nodePort is a port of the node that leads to siblingBox.
 const nodePort = 30009
 
-// byNodePort fires at the node's nodePort by a link, in the names of a pod of the node and of another host.
+// byNodePort fires at the node's nodePort through a link, with the addresses of a pod of the node and of another host.
 func (r *gallery) byNodePort(f paths.Family, dev string) []shot {
 	all := append(r.by(nodeBox, f, r.client.Addr(f), dev), r.by(nodeBox, f, r.target(hostBox, f).Addr(), dev)...)
 	for i := range all {
@@ -183,7 +182,7 @@ func (r *gallery) byNodePort(f paths.Family, dev string) []shot {
 	return all
 }
 
-// by fires at a box by each link, in the name of the address from.
+// by fires at a box through each link, with the source from.
 func (r *gallery) by(box string, f paths.Family, from netip.Addr, devs ...string) (all []shot) {
 	for _, dev := range devs {
 		all = append(all, shot{Dev: dev, From: from, To: r.target(box, f)})
@@ -197,17 +196,16 @@ func (r *gallery) routed(box string, f paths.Family, from netip.Addr) []shot {
 	return []shot{{To: netip.AddrPortFrom(r.router.Addr(f), egress.DefaultPort), Payload: inside}}
 }
 
-// bare fires at a box through an egress router, by a packet in a packet without UDP.
+// bare fires at a box through an egress router, with a packet in a packet without UDP.
 func (r *gallery) bare(box string, f paths.Family) []shot {
 	s := r.routed(box, f, r.other.Addr(f))
 	s[0].From, s[0].Bare = r.other.Addr(f), true
 	return s
 }
 
-// mark is the payload by which a box knows a shot: the number of the last try.
+// mark is the payload of shots: the number of the last try.
 func (r *gallery) mark() []byte { return fmt.Append(nil, "shot ", len(r.tries)-1) }
 
-// cousin and sibling are routed pods of one ENI.
 func (r *gallery) cousin() *paths.Pod  { return r.Nodes[0].Pods[3] }
 func (r *gallery) sibling() *paths.Pod { return r.Nodes[0].Pods[4] }
 
@@ -218,7 +216,7 @@ func (r *gallery) node(f paths.Family) netip.Addr {
 	return r.Nodes[0].Addr()
 }
 
-// The guards, by the namespace that has them.
+// The guards, by the namespace in which they are.
 const podGuard, nodeGuard, routerGuard = "the pod", "the node", "the router"
 
 // lift removes a guard.
@@ -311,9 +309,9 @@ var ways = []way{
 	}},
 }
 
-// TestAdversaryWays has programs in a pod try each way, in both families: one with only sockets, one with each
-// capability of networks, and one that is root in a user namespace that it has made. docs/security.md has the counts. A
-// way may succeed only where that page says so. Without its guard it does succeed: so this test can fail.
+// TestAdversaryWays makes programs in a pod try each way in both families: one with only sockets, one with each network
+// capability, and one that is root in its own user namespace. A way may succeed only where docs/security.md says so.
+// Without its guard, it must succeed, which proves that this test can fail.
 func TestAdversaryWays(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
 	r := newRange(t)
@@ -338,7 +336,7 @@ func TestAdversaryWays(t *testing.T) {
 	for _, guard := range []string{podGuard, nodeGuard, routerGuard} {
 		r.lift(t, guard)
 		for _, w := range ways {
-			if w.guard == guard { // without its guard it succeeds, or it proves nothing
+			if w.guard == guard { // without its guard it must succeed
 				r.try(t, mighty, w, fire[w.veth], 1)
 			}
 		}
@@ -349,12 +347,12 @@ func TestAdversaryWays(t *testing.T) {
 	}
 }
 
-// answers has a pod that is no client call the internet by a router, by a socket that has the tunnel's port. The answer
-// comes to that socket. If the pod names a client as the source, the answer goes to that client, which refuses it.
+// answers makes a pod that is no client call the internet by a router, from a socket with the tunnel's port. The answer
+// comes to that socket. If the pod names a client as the source, the client gets the answer, and refuses it.
 func (r *gallery) answers(t *testing.T) {
 	t.Helper()
 	far := map[paths.Family]netip.Addr{paths.IPv4: vpcsim.InternetAddr, paths.IPv6: vpcsim.InternetAddr6}
-	// packets of the tunnel have no checksum, which UDP in IPv6 refuses
+	// packets of the tunnel have no checksum, which IPv6 does not accept by default
 	without := func(_, _ string, c syscall.RawConn) (failed error) {
 		err := c.Control(func(fd uintptr) {
 			failed = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1)
@@ -419,7 +417,6 @@ func (r *gallery) try(t *testing.T, a shooterKind, w way, fire func(shot) string
 	return tries
 }
 
-// wants returns in how many families a program may succeed.
 func (w way) wants(a shooterKind) int {
 	if w.raw && !a.raw {
 		return 0
@@ -427,7 +424,7 @@ func (w way) wants(a shooterKind) int {
 	return w.may
 }
 
-// succeeded returns how many of some tries have hit a box until now.
+// succeeded returns how many of these tries have hit a box until now.
 func (r *gallery) succeeded(t *testing.T, tries []*try) (n int) {
 	t.Helper()
 	for _, f := range dual.Families {
@@ -442,7 +439,7 @@ func (r *gallery) succeeded(t *testing.T, tries []*try) (n int) {
 	return n
 }
 
-// A shooterKind is what the program may do.
+// A shooterKind has the permissions of the program.
 type shooterKind struct {
 	name string
 	attr syscall.SysProcAttr
@@ -463,13 +460,14 @@ func shooters() []shooterKind {
 	}
 }
 
-// shooters starts a program in the pod that fires, and in a routed pod. It returns what has each fire.
+// shooters starts a program in the pod that fires (false), and in a routed pod (true). It returns functions that make
+// them fire.
 func (r *gallery) shooters(t *testing.T, a shooterKind) map[bool]func(shot) string {
 	t.Helper()
 	return map[bool]func(shot) string{false: r.shooter(t, a, r.other), true: r.shooter(t, a, r.cousin())}
 }
 
-// shooter starts a program in a pod, and returns what has it fire.
+// shooter starts a program in a pod, and returns a function that makes it fire.
 func (r *gallery) shooter(t *testing.T, a shooterKind, p *paths.Pod) (fire func(shot) string) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -498,7 +496,7 @@ func (r *gallery) shooter(t *testing.T, a shooterKind, p *paths.Pod) (fire func(
 	}
 }
 
-// newRange starts the nodes, and opens a box at each place.
+// newRange starts the nodes, and opens all boxes.
 func newRange(t *testing.T) *gallery {
 	t.Helper()
 	r := &gallery{egressScene: newEgress(t, mode{"single process", func(ipam, ptp map[string]any) {
@@ -513,7 +511,8 @@ func newRange(t *testing.T) *gallery {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { vpc.Close() })
-	// Pods send no IPv6 by the veth, except to hostCidrs. A process with CAP_NET_ADMIN has added this route.
+	// Without this route, pods send no IPv6 by the veth, except to hostCidrs. A process with CAP_NET_ADMIN has added
+	// it.
 	anyway := nl.Route{Dst: netip.MustParsePrefix("::/0"), Via: r.node(paths.IPv6), Dev: "eth1", Metric: 5000}
 	if err := (nl.Wiring{{NS: r.other.NS, Object: anyway}}).Add(); err != nil {
 		t.Fatal(err)
@@ -561,8 +560,7 @@ func newRange(t *testing.T) *gallery {
 	return r
 }
 
-// gather reads what has arrived at the boxes. The node sends a datagram to each box, and gather reads until that has
-// come.
+// gather reads what has arrived at the boxes, up to a datagram that it makes the node send to each box.
 func (r *gallery) gather(t *testing.T, f paths.Family) {
 	t.Helper()
 	for _, b := range r.boxes {

@@ -34,10 +34,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// programs is the directory of ours, as make builds them: the chain runs as it does on a node, by processes that start
-// as fast as there. Go takes no result for that of other programs: it remembers which files a test has opened. They are
-// read, as this one is: a VM gets a program from its host page by page, and on a busy machine that took longer than a
-// plugin has.
+// programs is the directory of our programs, which make builds. inMemory reads the programs for two reasons. The go
+// command then knows that the result of a test depends on them. And a VM loads a file from its host page by page, which
+// on a busy machine took longer than the time limit of a plugin.
 func programs(t testing.TB) string {
 	t.Helper()
 	dir, err := inMemory()
@@ -60,13 +59,12 @@ var inMemory = sync.OnceValues(func() (dir string, err error) {
 	return dir, err
 })
 
-// every has tests go through every combination of what they vary. Otherwise each value is met, in one combination or
-// more:
+// With the flag every, tests use every combination of what they vary. Otherwise they use each value at least once:
 //
 //	go test -exec "$PWD/nl/nltest/vm/exec" ./e2e -args -every
 var every = flag.Bool("every", false, "test every combination, not each value once")
 
-// A form is one that a conflist of ours can have: as it is, with three plugins, or with the one that is all three.
+// A form is a form of our conflists: unchanged, with three plugins, or with the combined plugin.
 type form struct {
 	name string
 	of   func(list []byte) []byte
@@ -77,7 +75,7 @@ var forms = []form{
 	{"one plugin", merged},
 }
 
-// formsOf are those for the nth value of something else: one in turn, or every.
+// formsOf returns the forms for the nth value of something else: one in turn, or every form.
 func formsOf(nth int) []form {
 	if *every {
 		return forms
@@ -85,8 +83,8 @@ func formsOf(nth int) []form {
 	return forms[nth%len(forms):][:1]
 }
 
-// TestChain runs the transcripts in testdata on a simulated instance, in either form.
-// They know these commands besides those of testscript:
+// TestChain runs the transcripts in testdata on a simulated instance, in each form. They have these additional
+// commands:
 //
 //	pod NAME              make the namespace of a pod
 //	nopod NAME            remove it
@@ -106,8 +104,8 @@ func TestChain(t *testing.T) {
 	}
 }
 
-// testChain runs one transcript. Two at once would find each other's pods: they have the same addresses, and a
-// collection looks into all namespaces.
+// testChain runs one transcript. Two transcripts at once would find each other's pods, because they use the same
+// addresses, and a collection looks into all namespaces.
 func testChain(t *testing.T, file string, form func([]byte) []byte) {
 	testscript.Run(t, testscript.Params{
 		Files:               []string{file},
@@ -134,7 +132,7 @@ func testChain(t *testing.T, file string, form func([]byte) []byte) {
 	})
 }
 
-// verdict expects an error if the command is negated, and otherwise none.
+// verdict expects an error exactly if the command is negated.
 func verdict(ts *testscript.TestScript, neg bool, err error) {
 	if neg && err == nil {
 		ts.Fatalf("no error")
@@ -144,7 +142,7 @@ func verdict(ts *testscript.TestScript, neg bool, err error) {
 	}
 }
 
-// A world is where a test or a transcript runs: a node in a VPC, and its pods.
+// A world is a node in a VPC, and its pods, for a test or a transcript.
 type world struct {
 	*vpc
 	node   *vpcsim.Instance
@@ -183,13 +181,13 @@ func setup(t *testing.T, e *testscript.Env, form func([]byte) []byte) error {
 	return copyFiles("conflist-examples/*.conflist", e.WorkDir)
 }
 
-// A vpc has nodes, and a host that is none.
+// A vpc has nodes, and a host that is not a node.
 type vpc struct {
 	fabric *vpcsim.Fabric
 	host   *vpcsim.Instance
 }
 
-// newVPC makes a VPC that ends with the test. Its host has so many IPv6 addresses.
+// newVPC makes a VPC for a test. Its host has this number of IPv6 addresses.
 func newVPC(t *testing.T, c ec2sim.Config, ipv6 int) *vpc {
 	t.Helper()
 	f := simtest.Fabric(t, c)
@@ -197,7 +195,7 @@ func newVPC(t *testing.T, c ec2sim.Config, ipv6 int) *vpc {
 	return &vpc{f, simtest.Launch(t, f, "host", run)}
 }
 
-// launch starts the node of an example, with a pod. The test process calls libcni itself.
+// launch starts the node of an example, with a pod. This process then calls libcni itself.
 func (v *vpc) launch(t *testing.T, x example) *world {
 	t.Helper()
 	w := &world{vpc: v, pods: map[string]*vpcsim.Namespace{}, kubernetes: x.kubernetes, capabilities: x.capabilities,
@@ -243,14 +241,14 @@ func (w *world) newPod(name string) error {
 	return err
 }
 
-// removePod removes the namespace of a pod, like a runtime that calls DEL later.
+// removePod removes the namespace of a pod, as a runtime does that calls DEL later.
 func (w *world) removePod(name string) error {
 	n := w.pods[name]
 	delete(w.pods, name)
 	return n.Close()
 }
 
-// cni runs VERB POD CONFLIST. It prints the result, with the parts that differ from run to run replaced.
+// cni runs VERB POD CONFLIST. It prints the result without the parts that differ from run to run.
 func (w *world) cni(ts *testscript.TestScript, args []string) error {
 	verb, pod, file := args[0], args[1], args[2]
 	list, err := w.conf(file)
@@ -305,7 +303,6 @@ func (w *world) call(list *libcni.NetworkConfigList, verb, pod string) (result t
 	return result, err
 }
 
-// netns returns the path of a pod's namespace, or "" if there is none.
 func (w *world) netns(pod string) string {
 	if n, ok := w.pods[pod]; ok {
 		return n.Path
@@ -333,14 +330,12 @@ var (
 	netns = regexp.MustCompile(`"[^"]*/netns/[^"]*"`)
 )
 
-// normal replaces the parts that differ from run to run.
 func normal(s string) string {
 	s = mac.ReplaceAllString(s, `"MAC"`)
 	s = veth.ReplaceAllString(s, `"VETH"`)
 	return netns.ReplaceAllString(s, `"NETNS"`)
 }
 
-// run runs a program on the node.
 func (w *world) run(ts *testscript.TestScript, args []string) error {
 	return w.node.Do(func() error {
 		cmd := exec.Command(filepath.Join(w.path, args[0]), args[1:]...)
@@ -350,7 +345,7 @@ func (w *world) run(ts *testscript.TestScript, args []string) error {
 	})
 }
 
-// ec2 compares the calls that changed something since the last time with want.
+// ec2 compares the changing calls since the last time with want.
 func (w *world) ec2(want string) error {
 	counts := w.fabric.EC2.Changed()
 	w.fabric.EC2.ResetCalls()
@@ -406,7 +401,6 @@ func TestEveryVersion(t *testing.T) {
 	}
 }
 
-// testVersion tests the life of a pod.
 func testVersion(t *testing.T, w *world, list *libcni.NetworkConfigList, version string) {
 	result, err := w.call(list, "ADD", "pod")
 	if err != nil {
@@ -443,7 +437,7 @@ func testVersion(t *testing.T, w *world, list *libcni.NetworkConfigList, version
 	}
 }
 
-// merged returns the list with the plugin that combines the three in their place.
+// merged returns the conflist with the combined plugin instead of the three.
 func merged(list []byte) []byte {
 	var l map[string]any
 	if err := json.Unmarshal(list, &l); err != nil {

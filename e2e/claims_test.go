@@ -19,16 +19,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/doctor"
 )
 
-// toolCommand matches a command of the tool with its options, as pages, units and hints have it.
+// toolCommand matches a command of the tool with its options, in pages, units and hints.
 var toolCommand = regexp.MustCompile(
 	`(?:cni-tool|cni-ipvlan-vpc-k8s-tool)((?: [a-z][a-z0-9-]*)?)((?: --?[a-z][a-z_-]*(?:[= ][^\s,;:)("` +
 		"`" + `|]+)?)*)`)
 
-// option matches one of the options, and its value.
 var option = regexp.MustCompile(`(--?[a-z][a-z_-]*)(?:[= ]([^\s]+))?`)
 
-// TestRepoCommands checks that the tool has each command and each option that a page, a file of the packages or a
-// message names.
+// TestRepoCommands checks that the tool has each command and option in pages, files of the packages, and messages.
 func TestRepoCommands(t *testing.T) {
 	commands := map[string]*cli.Command{}
 	for _, c := range tool.New(io.Discard).Commands {
@@ -63,7 +61,6 @@ func TestRepoCommands(t *testing.T) {
 var prose = []string{"and", "cannot", "does", "has", "in", "is", "knows", "reaches", "reads", "says", "shows", "with",
 	"tells", "on", "of", "as", "or", "itself", "asks", "not", "under", "beside"}
 
-// options checks the options of a command, and returns how many there are.
 func options(t *testing.T, file, whole string, c *cli.Command, text string) (n int) {
 	t.Helper()
 	for _, m := range option.FindAllStringSubmatch(text, -1) {
@@ -85,11 +82,10 @@ func options(t *testing.T, file, whole string, c *cli.Command, text string) (n i
 	return n
 }
 
-// named are the variables by which our source names the tool.
+// named matches the names of the tool in our source, which are constants.
 var named = regexp.MustCompile(`"\s*\+\s*(?:cli\.)?(?:Name|Program)\s*\+\s*"|\b(?:cli\.)?(?:Name|Program)\s*\+\s*"`)
 
-// claimed returns the texts that name commands: pages, files of the packages, and the source with its messages, as
-// these are written.
+// claimed returns the texts that name commands: pages, files of the packages, and the source with its messages.
 func claimed(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -131,8 +127,7 @@ var (
 	configKey = regexp.MustCompile("`([a-z]+[A-Z][A-Za-z0-9]*)`")
 )
 
-// TestRepoPages checks that what the pages name exists: targets of make, files of this repository, and keys of
-// configurations.
+// TestRepoPages checks that the targets of make, the files and the keys of configurations in the pages exist.
 func TestRepoPages(t *testing.T) {
 	makefile, err := os.ReadFile("Makefile")
 	if err != nil {
@@ -179,7 +174,7 @@ var keysOfOthers = []string{"backOffPeriod", "clusterIPs", "ethN", "failureThres
 	"periodSeconds", "preStop",
 	"sessionAffinity", "timeoutSeconds"}
 
-// keysOfSource returns the quoted words of our source, of which all keys are some, and the values of the chart.
+// keysOfSource returns the quoted words of our source, which include all keys, and the values of the chart.
 func keysOfSource(t *testing.T) map[string]bool {
 	t.Helper()
 	words := map[string]bool{}

@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/kubeproxy"
 )
 
-// A tryFault is a fault, and what connectivity-test must say of it.
+// A tryFault is a fault, and what connectivity-test must say about it.
 type tryFault struct {
 	name   string
 	during string // commands on the node, after the ADD of each pod: $veth and $addr are the pod's
@@ -115,7 +115,7 @@ var tryFaults = []tryFault{
 		want: `subnet is full: no subnet .* has free addresses`},
 }
 
-// smallerMTU makes the wire to the other node take only small packets, and loses the messages about that.
+// smallerMTU makes the wire to the other node take only small packets, without error messages.
 func smallerMTU(w *tryWorld) (undo func()) {
 	var links []string
 	for _, e := range w.Nodes[1].ENIs() {
@@ -137,22 +137,21 @@ func smallerMTU(w *tryWorld) (undo func()) {
 	}
 }
 
-// fullSubnets makes EC2 have no address for a new ENI.
 func fullSubnets(w *tryWorld) (undo func()) {
 	const action = "CreateNetworkInterface"
 	w.EC2.Fail(action, "InsufficientFreeAddressesInSubnet", -1)
 	return func() { w.EC2.Fail(action, "InsufficientFreeAddressesInSubnet", 0) }
 }
 
-// tryPart is the part of the page with what connectivity-test says, and tryHead the head of its table.
+// tryPart is the part of the page about connectivity-test, and tryHead is the head of its table.
 const (
 	tryPart = "Paths of new pods"
 	tryHead = "| fault | data path | path | where it stopped | cause | what to do |\n|---|---|---|---|---|---|\n"
 )
 
-// TestConnectivityFaults makes faults. The path that they break fails, and what is said of it names the cause. No path
-// fails that the fault does not break. Afterwards all works again. With -faults it writes its part of the page.
-// Without, it makes one of four, with one data path or the other.
+// TestConnectivityFaults makes faults. Only the paths that a fault breaks may fail, and the output names the cause.
+// Afterwards everything works again. With -faults, the test writes its part of the page. Otherwise it makes a quarter
+// of the faults, with one of the data paths.
 func TestConnectivityFaults(t *testing.T) {
 	nltest.Need(t, "root", "nftables", "owner")
 	rows := make([]string, len(tryFaults))
@@ -177,7 +176,7 @@ func TestConnectivityFaults(t *testing.T) {
 	}
 }
 
-// fault makes a fault, and judges what is said. It returns the fault's line of the page.
+// fault makes a fault, checks the output, and returns the fault's line of the page.
 func (w *tryWorld) fault(t *testing.T, f tryFault) (line string) {
 	t.Helper()
 	if f.change != nil {
@@ -213,7 +212,6 @@ func (w *tryWorld) fault(t *testing.T, f tryFault) (line string) {
 	return line
 }
 
-// line is the line of the page.
 func (f tryFault) line(r tryRow) string {
 	text := ""
 	for _, cell := range []string{f.name, cmp.Or(f.only, "both"), r.Path, r.Stopped, r.Cause, r.Do} {
@@ -222,15 +220,15 @@ func (f tryFault) line(r tryRow) string {
 	return addressOrName.ReplaceAllString(text, "…") + "|\n"
 }
 
-// addressOrName is what differs from run to run.
+// addressOrName matches what differs from run to run.
 var addressOrName = regexp.MustCompile(`veth[0-9a-f]{11}|connectivity-test-\d+-\w|` +
 	`eni-0[0-9a-f]+|\d+\.\d+\.\d+\.\d+|\b[0-9a-f]+:[0-9a-f:]+\b`)
 
 // healthyRuns are the runs of TestHealthy, idle and loaded.
 const healthyRuns = 50
 
-// TestHealthy asks doctor and connectivity-test about a healthy node, idle and then with four processes for each CPU.
-// Neither says a word of a fault. With -faults it writes its part of the page. Without, it asks once of each.
+// TestHealthy runs doctor and connectivity-test on a healthy node, idle and then with four processes for each CPU. They
+// must not report a fault. With -faults, the test writes its part of the page. Otherwise it runs each once.
 func TestHealthy(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "owner")
 	n, runs, rows := newFaultNode(t), 1, ""

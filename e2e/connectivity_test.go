@@ -30,7 +30,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// tryModes are the two data paths. The instances may have one ENI more than the pods need.
+// tryModes are the two data paths. The instances may have one more ENI than the pods need.
 var tryModes = []mode{
 	{"ipvlan", forTries(asShipped), tryOptions},
 	{byPair, forTries(routed), tryOptions},
@@ -38,7 +38,7 @@ var tryModes = []mode{
 
 var tryOptions = paths.Options{Families: dual.Families, Type: "m5.xlarge"}
 
-// forTries lets many pods follow each other, and adds a pool that has no ENI.
+// forTries allows many pods one after the other, and adds a pool without an ENI.
 func forTries(change func(ipam, ptp map[string]any)) func(ipam, ptp map[string]any) {
 	return func(ipam, ptp map[string]any) {
 		change(ipam, ptp)
@@ -47,7 +47,8 @@ func forTries(change func(ipam, ptp map[string]any)) func(ipam, ptp map[string]a
 	}
 }
 
-// A tryWorld is two nodes with pods, Services, a DNS server, and the other end of connectivity-test on the second node.
+// A tryWorld has two nodes with pods, Services and a DNS server. On the second node is the other end of
+// connectivity-test.
 type tryWorld struct {
 	*paths.Scene
 	node     *paths.Node
@@ -57,7 +58,7 @@ type tryWorld struct {
 	args     []string
 }
 
-// newTryWorld makes it. The conflist has one plugin more than those of the pods: a script, which makes faults.
+// newTryWorld makes a tryWorld. Its conflist also has a script, which makes faults, as a plugin.
 func newTryWorld(t *testing.T, m mode) *tryWorld {
 	t.Helper()
 	m.need(t)
@@ -96,7 +97,7 @@ func newTryWorld(t *testing.T, m mode) *tryWorld {
 	return w
 }
 
-// faultPlugin runs the commands in $FAULT after our plugins, and passes their result on.
+// faultPlugin runs the commands in $FAULT after our plugins, and returns their result.
 const faultPlugin = `#!/bin/sh
 conf=$(cat)
 if [ "$CNI_COMMAND" = VERSION ]; then
@@ -109,7 +110,7 @@ elif [ "$CNI_COMMAND" = ADD ]; then
 fi
 `
 
-// install writes the conflist and the plugin, and links ours beside it.
+// install writes the conflist and the plugin, and links our plugins beside it.
 func (w *tryWorld) install(t *testing.T, m mode) {
 	t.Helper()
 	text, err := m.conflist()
@@ -141,7 +142,7 @@ func (w *tryWorld) install(t *testing.T, m mode) {
 	}
 }
 
-// answerDNS serves UDP: a name server that knows no name.
+// answerDNS serves a UDP name server that knows no name.
 func answerDNS(t *testing.T, n *nl.NS) {
 	t.Helper()
 	var c *net.UDPConn
@@ -164,7 +165,6 @@ func answerDNS(t *testing.T, n *nl.NS) {
 	}()
 }
 
-// command is the tool on a node.
 func (w *tryWorld) command(t *testing.T, node *paths.Node, fault string, args ...string) *exec.Cmd {
 	t.Helper()
 	// Without the test's context: it ends before the cleanup, in which --serve removes its pod.
@@ -174,7 +174,7 @@ func (w *tryWorld) command(t *testing.T, node *paths.Node, fault string, args ..
 	return c
 }
 
-// serve answers on the second node.
+// serve runs the other end on the second node.
 func (w *tryWorld) serve(t *testing.T) {
 	t.Helper()
 	c := w.command(t, w.Nodes[1], "", "--serve")
@@ -198,7 +198,7 @@ func (w *tryWorld) serve(t *testing.T) {
 	}
 }
 
-// A tryRow is what the answer of the tool says of a path.
+// A tryRow is a path in the answer of the tool.
 type tryRow struct {
 	Path, Family, To, State, Stopped, Cause, Do string
 	Took                                        float64 `json:"took_ms"`
@@ -208,7 +208,7 @@ func (r tryRow) String() string {
 	return fmt.Sprintf("%s %s %s to %s: %s: %s: %s", r.State, r.Path, r.Family, r.To, r.Stopped, r.Cause, r.Do)
 }
 
-// try runs the test, and returns the paths that fail and all.
+// try runs the test. It returns the paths that fail, and all paths.
 func (w *tryWorld) try(t *testing.T, fault string, args ...string) (failed, all []tryRow) {
 	t.Helper()
 	c := w.command(t, w.node, fault, slices.Concat(w.args, []string{"--output", "json"}, args)...)
@@ -234,8 +234,8 @@ func (w *tryWorld) try(t *testing.T, fault string, args ...string) (failed, all 
 	return failed, r.Paths
 }
 
-// TestConnectivity tries a healthy node several times: each path works, nothing is said of a fault, and the node and
-// its pods are as before.
+// TestConnectivity tests a healthy node several times. Each path works, no fault is reported, and the node and its pods
+// are as before.
 func TestConnectivity(t *testing.T) {
 	nltest.Need(t, "root", "nftables")
 	for _, m := range tryModes {
@@ -274,7 +274,7 @@ func TestConnectivity(t *testing.T) {
 	}
 }
 
-// tryPaths are the paths that work in a mode, with what the test has.
+// tryPaths are the paths that must work in a mode.
 func tryPaths(m mode) (all []string) {
 	for _, f := range []string{"IPv4", "IPv6"} {
 		names := []string{"node to pod", "pod to node", "pod to pod", "pod to metadata", "node to peer's pod",
@@ -296,7 +296,7 @@ func tryPaths(m mode) (all []string) {
 	return all
 }
 
-// dump is what the node and its running pods hold. Rules of nftables count packets, which is no change.
+// dump is the state of the node and its running pods, without packet counters.
 func (w *tryWorld) dump(t *testing.T) string {
 	t.Helper()
 	namespaces := []*nl.NS{w.node.NS}
@@ -306,8 +306,8 @@ func (w *tryWorld) dump(t *testing.T) string {
 	return regexp.MustCompile(`packets \d+ bytes \d+`).ReplaceAllString(nltest.Dump(t, namespaces...), "")
 }
 
-// TestConnectivityKill kills the test at several points. Two collections then leave nothing of its pods, and a GC does
-// not either. Running pods keep all. Without -faults it tries one data path.
+// TestConnectivityKill kills the test at several points. Then two collections, or a GC, leave nothing of its pods, and
+// do not change running pods. Without -faults, it tests one data path.
 func TestConnectivityKill(t *testing.T) {
 	nltest.Need(t, "root", "nftables")
 	modes := tryModes
@@ -341,7 +341,7 @@ func TestConnectivityKill(t *testing.T) {
 				t.Errorf("the node or a pod has changed (-before +after):\n%s", d)
 			}
 			w.kill(t, 2, 0)
-			// A GC spares what an ADD makes meanwhile, and the plugin of the killed test may still be at work.
+			// A GC spares a concurrent ADD, and a plugin of the killed test may still run.
 			await(t, "a GC has ended the leases of the killed test", func() bool {
 				w.gc(t)
 				return w.leases(t) == leases
@@ -356,7 +356,7 @@ func TestConnectivityKill(t *testing.T) {
 	}
 }
 
-// kill starts the test, and kills it some time after its pods have so many pairs. It waits for the plugins.
+// kill starts the test, and kills it some time after its pods have this many pairs. It waits for the plugins.
 func (w *tryWorld) kill(t *testing.T, pairs int, then time.Duration) {
 	t.Helper()
 	c := w.command(t, w.node, "", w.args...)
@@ -372,7 +372,6 @@ func (w *tryWorld) kill(t *testing.T, pairs int, then time.Duration) {
 	_ = c.Wait()
 }
 
-// pairs counts the pairs of the test's pods.
 func (w *tryWorld) pairs(t *testing.T) (count int) {
 	t.Helper()
 	links, err := w.node.Links()
@@ -387,7 +386,7 @@ func (w *tryWorld) pairs(t *testing.T) (count int) {
 	return count
 }
 
-// leases are those of pods, as status shows them.
+// leases are the pods' leases in the output of status.
 func (w *tryWorld) leases(t *testing.T) string {
 	t.Helper()
 	var r struct {
@@ -412,7 +411,8 @@ func (w *tryWorld) collect(t *testing.T) {
 	w.tool(t, "registry-gc", "--free-after=15m")
 }
 
-// missedLongAgo lets two minutes pass since a collection has missed pods. It believes that they are gone after one.
+// missedLongAgo moves the records of missed pods two minutes into the past. A collection ends their leases after one
+// minute.
 func (w *tryWorld) missedLongAgo(t *testing.T) {
 	t.Helper()
 	r, err := registry.Open(w.node.StateDir)
@@ -444,7 +444,7 @@ func (w *tryWorld) tool(t *testing.T, args ...string) []byte {
 	return out.Bytes()
 }
 
-// gc is the GC of a runtime that has the running pods.
+// gc runs GC as a runtime with the running pods does.
 func (w *tryWorld) gc(t *testing.T) {
 	t.Helper()
 	var list struct {
@@ -473,7 +473,7 @@ func (w *tryWorld) gc(t *testing.T) {
 	}
 }
 
-// namespaces lists the names of namespaces, and what libcni keeps in its usual place.
+// namespaces lists the names of namespaces, and libcni's files in their usual place.
 func namespaces(t *testing.T) (all []string) {
 	t.Helper()
 	for _, pattern := range []string{"/run/netns/*", "/var/lib/cni/results/*connectivity*"} {

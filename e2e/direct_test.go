@@ -22,16 +22,16 @@ import (
 // A direct scene counts the packets of its first pod.
 type direct struct{ *paths.Scene }
 
-// directPaths are between a pod and the VPC. Services are not direct: they are reached through the node.
+// directPaths are paths between a pod and the VPC, without Services, which pods reach through the node.
 var directPaths = []string{
 	"pod to pod, on one ENI", "pod to pod, on two ENIs of a node", "pod to pod, on two nodes",
 	"pod to pod, on two nodes, back",
 	"pod to a host in the VPC", "host in a peered VPC to pod",
 }
 
-// untouched makes requests by direct paths. It checks that no connection tracker and no netfilter hook handles them:
-// neither in the pod, unless it masquerades, nor on its node, which has the rules of kube-proxy. Requests to a Service
-// prove that the counters work.
+// untouched makes requests on direct paths. No connection tracker and no netfilter hook may handle them, neither on the
+// node with kube-proxy's rules, nor in the pod unless it masquerades. Requests to a Service prove that the counters
+// work.
 func (d direct) untouched(t *testing.T, untracked bool) {
 	t.Helper()
 	pod, node := d.Nodes[0].Pods[0], d.Nodes[0]
@@ -79,9 +79,9 @@ func (d direct) untouched(t *testing.T, untracked bool) {
 	}
 }
 
-// manyConnections makes many connections to a Service, one after the other. None may wait until another is forgotten.
-// The client ends each, and keeps its port for a minute: TestManyConnections of unnumbered-ptp makes more than there
-// are ports.
+// manyConnections makes many connections to a Service, one after the other. None may wait until the tracker has
+// forgotten another. The client ends each, and keeps its port for a minute. TestManyConnections of unnumbered-ptp uses
+// more connections than there are ports.
 func manyConnections(t *testing.T, s *paths.Scene) {
 	t.Helper()
 	const count = 500
@@ -96,7 +96,6 @@ func manyConnections(t *testing.T, s *paths.Scene) {
 	}
 }
 
-// counter reads a counter of a namespace (nstat(8)).
 func counter(t *testing.T, n *nl.NS, name string) (count int) {
 	t.Helper()
 	var out []byte
@@ -112,7 +111,6 @@ func counter(t *testing.T, n *nl.NS, name string) (count int) {
 	return count
 }
 
-// call calls a Service by TCP from the first pod, this number of times.
 func call(t *testing.T, s *paths.Scene, times int) {
 	t.Helper()
 	to := netip.AddrPortFrom(kubeproxy.Services()[0].ClusterIP.V4, kubeproxy.Services()[0].Port)
@@ -129,7 +127,7 @@ func call(t *testing.T, s *paths.Scene, times int) {
 	}
 }
 
-// meterName is a table of the node with the highest priority. It counts the packets from the pod and to it.
+// meterName is a table of the node with the highest priority, which counts the packets from and to the pod.
 const meterName = "packetcount" // nft(8) has a keyword meter
 
 func (d direct) meter() nl.Wiring {
@@ -147,7 +145,7 @@ func (d direct) meter() nl.Wiring {
 
 var packets = regexp.MustCompile(`counter packets (\d+)`)
 
-// met returns how many packets the meter has counted, once for each hook.
+// met returns the number of counted packets, once for each hook.
 func (d direct) met(t *testing.T) (sum int) {
 	t.Helper()
 	var out []byte

@@ -26,8 +26,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// wayOut gives the pods of two namespaces a way to the whole internet by the pods of another. The routers' subnets have
-// a NAT gateway.
+// wayOut leads the pods of two namespaces to the whole internet through router pods, whose subnets have a NAT gateway.
 var wayOut = map[string]any{"partner": map[string]any{
 	"gateways":     []string{"172.20.0.24", "fd00:20::24"}, // of the Service egress of package kubeproxy
 	"destinations": []string{"0.0.0.0/0", "::/0"},
@@ -37,7 +36,7 @@ var wayOut = map[string]any{"partner": map[string]any{
 	"clients":      []string{"10.0.0.0/8", "100.64.0.0/10", "2001:db8::/32"},
 }}
 
-// egressModes are the single process, and the plugin as a program that is chained behind three.
+// egressModes are the single process, and the egress plugin as a program behind the three plugins.
 var egressModes = []mode{
 	{"single process", func(ipam, ptp map[string]any) {
 		withServices(ipam, ptp)
@@ -46,8 +45,8 @@ var egressModes = []mode{
 	{"chained", withServices, dual},
 }
 
-// TestEgress tries clients and routers: what clients reach by routers, and that all other paths are as before.
-// kube-proxy has both of its modes.
+// TestEgress tries clients and routers with both modes of kube-proxy. Clients use routers, and all other paths are as
+// before.
 func TestEgress(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
 	m := &matrix{counts: map[cell]string{}}
@@ -82,8 +81,8 @@ func TestEgress(t *testing.T) {
 	t.Logf("probes that were right, by path, family and mode:\n%s", m.table(rows))
 }
 
-// An egressScene has two clients on the first node, on two ENIs, and a router on the ENI of the first client. Another
-// pod there is no client. The second node has the other router.
+// An egressScene has two clients on two ENIs of the first node. The first client's ENI also has a router, and a pod
+// that is no client. The second node has the other router.
 type egressScene struct {
 	*paths.Scene
 	config string // the path of the conflist
@@ -114,13 +113,13 @@ func newEgress(t *testing.T, m mode) *egressScene {
 	return e
 }
 
-// A placed is a pod to be: its node, its namespace and its name.
+// A placed describes a new pod.
 type placed struct {
 	node             int
 	kubernetes, name string
 }
 
-// answering adds pods, which answer to all, also as DNS servers.
+// answering adds pods, which also answer as DNS servers.
 func answering(t *testing.T, s *paths.Scene, all []placed) {
 	t.Helper()
 	for _, p := range all {
@@ -135,7 +134,7 @@ func answering(t *testing.T, s *paths.Scene, all []placed) {
 	}
 }
 
-// chainedEgress is the list with the three plugins and egress instead of the one that is all of them.
+// chainedEgress returns the conflist with four plugins instead of the combined one.
 func chainedEgress(conflist []byte) ([]byte, error) {
 	var list map[string]any
 	if err := json.Unmarshal(conflist, &list); err != nil {
@@ -155,7 +154,7 @@ func chainedEgress(conflist []byte) ([]byte, error) {
 	return json.Marshal(list)
 }
 
-// tryAll tries the paths by routers with all probes, and all other paths.
+// tryAll tries the paths through routers with all probes, and all other paths.
 func (e *egressScene) tryAll(t *testing.T, m *matrix, column string) {
 	for _, f := range dual.Families {
 		for _, p := range paths.Egress {
@@ -179,8 +178,7 @@ func (e *egressScene) tryAll(t *testing.T, m *matrix, column string) {
 	}
 }
 
-// clean checks that all is right for doctor, which asks the routers of the node's clients for an answer, and for the
-// plugins' CHECK.
+// clean checks that doctor, which asks the routers of the node's clients, and CHECK find no fault.
 func (e *egressScene) clean(t *testing.T) {
 	t.Helper()
 	if out := e.tool(t, 0, "doctor", "--check=egress", "--config="+e.config); !strings.HasPrefix(out,
@@ -196,7 +194,6 @@ func (e *egressScene) clean(t *testing.T) {
 	}
 }
 
-// tool runs the tool on a node.
 func (e *egressScene) tool(t *testing.T, node int, args ...string) string {
 	t.Helper()
 	out, err := e.Nodes[node].Run(t.Context(), filepath.Join(programs(t), "cni-ipvlan-vpc-k8s-tool"), args...)
@@ -206,7 +203,8 @@ func (e *egressScene) tool(t *testing.T, node int, args ...string) string {
 	return out
 }
 
-// seen checks what the tool shows: the clients and the router of all nodes, whose namespaces this kernel has.
+// seen checks that the tool shows the clients and the router of all nodes, because this kernel has all their
+// namespaces.
 func (e *egressScene) seen(t *testing.T) {
 	var answer struct {
 		Rule struct{ Port int }
@@ -240,7 +238,7 @@ func (e *egressScene) seen(t *testing.T) {
 	}
 }
 
-// inner is a datagram of 10 bytes as it is inside of a tunnel, to a port where pods answer.
+// inner is a datagram with 10 bytes to a pod, as it is inside of a tunnel.
 func inner(from, to netip.Addr) []byte {
 	const payload = 10
 	b := make([]byte, 28+payload)
@@ -255,7 +253,6 @@ func inner(from, to netip.Addr) []byte {
 	return b
 }
 
-// send sends packets into the tunnel of a pod, from a node of the VPC.
 func (e *egressScene) send(t *testing.T, to *paths.Pod, packets ...[]byte) {
 	t.Helper()
 	err := e.Nodes[1].Do(func() error {
@@ -276,8 +273,8 @@ func (e *egressScene) send(t *testing.T, to *paths.Pod, packets ...[]byte) {
 	}
 }
 
-// refuses checks that no program calls a client through its tunnel. It also checks that a router takes packets of
-// clients only, and none for itself.
+// refuses checks that no program can call a client through its tunnel, and that a router takes only packets of clients,
+// and none for itself.
 func (e *egressScene) refuses(t *testing.T) {
 	const noHost = "203.0.113.77"
 	node := e.Nodes[0].Addr()
@@ -304,8 +301,8 @@ func (e *egressScene) refuses(t *testing.T) {
 	dropless(t, e.Scene)
 }
 
-// othersErrors has another sender lower the path MTU of a client's connection outside the tunnel, by an error that
-// comes out of it.
+// othersErrors makes another sender send an error through the tunnel, which must not lower the path MTU of a client's
+// connection outside the tunnel.
 func (e *egressScene) othersErrors(t *testing.T) {
 	t.Helper()
 	to := netip.AddrPortFrom(e.remote.Addr(paths.IPv4), paths.Port)
@@ -335,7 +332,7 @@ func (e *egressScene) othersErrors(t *testing.T) {
 	}
 }
 
-// fragmentationNeeded is an ICMP error about a packet, as it is inside of a tunnel: RFC 792, RFC 1191.
+// fragmentationNeeded is an ICMP error about a packet, as it is inside of a tunnel (RFC 792, RFC 1191).
 func fragmentationNeeded(from, to netip.Addr, mtu uint16, about []byte) []byte {
 	b := inner(from, to)[:20]
 	b[9] = 1
@@ -347,7 +344,6 @@ func fragmentationNeeded(from, to netip.Addr, mtu uint16, about []byte) []byte {
 	return append(b, icmp...)
 }
 
-// sum is the checksum of RFC 1071, of an even number of bytes.
 func sum(b []byte) uint16 {
 	var s uint32
 	for i := 0; i < len(b); i += 2 {
@@ -357,7 +353,6 @@ func sum(b []byte) uint16 {
 	return ^uint16(s + s>>16)
 }
 
-// await waits until something is so.
 func await(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !so(); time.Sleep(10 * time.Millisecond) {
@@ -376,7 +371,7 @@ func (e *egressScene) state(t *testing.T, p *paths.Pod) egress.State {
 	return s
 }
 
-// manyClients has 200 addresses of the VPC use one router. It answers each by its one link, and has no other for them.
+// manyClients makes 200 addresses of the VPC use one router, which needs only one link for their answers.
 func (e *egressScene) manyClients(t *testing.T) {
 	const clients = 200
 	links, err := e.router.NS.Links()
@@ -403,8 +398,8 @@ func (e *egressScene) manyClients(t *testing.T) {
 	}
 }
 
-// withoutAnswers has doctor look at a router whose clients call a host that does not answer. Then a host answers: the
-// Service may lead all clients to the other router, and doctor would report this one again.
+// withoutAnswers checks that doctor reports a router whose clients get no answers. Then a host answers through the
+// router. Otherwise the Service could lead all clients to the other router, and doctor would report this one again.
 func (e *egressScene) withoutAnswers(t *testing.T) {
 	var packets [][]byte
 	for range 30 {
@@ -418,7 +413,7 @@ func (e *egressScene) withoutAnswers(t *testing.T) {
 	await(t, "the router has an answer", func() bool { return e.state(t, e.router).Answered > 0 })
 }
 
-// withoutRouters has doctor look when kube-proxy does not know the Service, and when the Service has no endpoint.
+// withoutRouters checks doctor when kube-proxy does not know the Service, and when the Service has no endpoint.
 func (e *egressScene) withoutRouters(t *testing.T) {
 	e.reports(t, e.config,
 		"client payments/client: no router behind the gateway 172.20.0.24 answers, so the client does not reach "+
@@ -446,7 +441,6 @@ func (e *egressScene) withoutRouters(t *testing.T) {
 	}
 }
 
-// reports wants doctor to report a text on the first node.
 func (e *egressScene) reports(t *testing.T, config, want string) {
 	t.Helper()
 	if out := e.tool(t, 0, "doctor", "--check=egress", "--config="+config); !strings.Contains(out, want) {
@@ -454,7 +448,7 @@ func (e *egressScene) reports(t *testing.T, config, want string) {
 	}
 }
 
-// TestTunnelUntracked: the connection trackers of a client and of its routers leave out what the tunnel sends in UDP.
+// TestTunnelUntracked: the connection trackers of a client and of its routers do not have the tunnel's UDP packets.
 func TestTunnelUntracked(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
 	e := newEgress(t, egressModes[0])
@@ -492,8 +486,8 @@ func TestTunnelUntracked(t *testing.T) {
 	}
 }
 
-// TestRouterCallsSibling: a router calls a Service whose backend is beside it on its ENI. Packets go there without the
-// VPC, which need not send back what comes from the same ENI.
+// TestRouterCallsSibling: a router calls a Service whose backend is on its ENI. The packets must not use the VPC, which
+// need not send packets back to the ENI from which they came.
 func TestRouterCallsSibling(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
 	m := egressModes[0]
@@ -516,9 +510,10 @@ func TestRouterCallsSibling(t *testing.T) {
 	}
 }
 
-// TestEgressToOwnVPC: the VPC is a destination, so the routers and the backends of Services are, too. The service loop
-// masquerade forwards packets for them in the client's pod. These do not enter the tunnel. The loop redirect sends them
-// out by the VPC's router, and asks no host for the MAC address of the gateway. Only a test's VPC would answer.
+// TestEgressToOwnVPC: the VPC is a destination, and so are the routers and the backends of Services. In the client's
+// pod, the service loop masquerade forwards packets for them, which must not enter the tunnel. The loop redirect sends
+// them through the VPC's router, and must not ask a host for the MAC address of the gateway: only a test's VPC would
+// answer.
 func TestEgressToOwnVPC(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
 	for _, loop := range []string{redirect, "masquerade"} {
@@ -548,7 +543,7 @@ func TestEgressToOwnVPC(t *testing.T) {
 	}
 }
 
-// noWayBack has the VPC drop what would leave to the ENI that it came from.
+// noWayBack makes the VPC drop packets that would leave through the ENI from which they came.
 func noWayBack(t *testing.T) {
 	t.Helper()
 	all, err := filepath.Glob("/run/netns/*-vpc")

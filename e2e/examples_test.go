@@ -23,12 +23,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// peers is the directory where make puts the foreign programs that tests run with ours.
+// peers is where make puts foreign programs that tests run with our programs.
 const peers = ".cache/peers"
 
 const examplePort = 8080
 
-// An example describes what a file of conflist-examples shows and the others do not.
+// An example describes what is special about a file of conflist-examples.
 type example struct {
 	kubernetes   string         // the pod's namespace
 	needs        []string       // of the kernel, and iptables
@@ -106,7 +106,7 @@ var examples = map[string]example{
 	},
 }
 
-// TestExamples tests each example on a node of its own. It adds a pod, sends packets to it, checks it, and deletes it.
+// TestExamples tests each example on its own node. It adds a pod, sends packets to it, checks it, and deletes it.
 func TestExamples(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	files, err := filepath.Glob("conflist-examples/*.conflist")
@@ -131,7 +131,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// exampleVPC has everything that the examples need.
+// exampleVPC has what all examples need.
 func exampleVPC(t *testing.T) *vpc {
 	t.Helper()
 	c := ec2sim.World(`
@@ -151,10 +151,10 @@ func exampleVPC(t *testing.T) *vpc {
 	return v
 }
 
-// denied is the call that a pre-provisioned node tries: it reads the tags of its ENIs, if its role allows that.
+// denied is the call that a pre-provisioned node tries. It reads the tags of its ENIs, if its role allows this.
 const denied = "DescribeNetworkInterfaces"
 
-// provision gives the node an ENI, as a launch template does, and no permission.
+// provision gives the node an ENI, as a launch template does, and then no permission.
 func (w *world) provision(t *testing.T) {
 	t.Helper()
 	w.tool(t, "new-interface", "--subnet_filter=kubernetes_kubelet=true", "sg-1234")
@@ -165,7 +165,6 @@ func (w *world) provision(t *testing.T) {
 	t.Cleanup(func() { w.fabric.EC2.Fail(denied, "", 0) }) // the other nodes have another role
 }
 
-// try tests the life of a pod.
 func (w *world) try(t *testing.T, list *libcni.NetworkConfigList, x example) {
 	added, err := w.call(list, "ADD", "pod")
 	if err != nil {
@@ -199,7 +198,6 @@ func (w *world) try(t *testing.T, list *libcni.NetworkConfigList, x example) {
 	}
 }
 
-// podENI returns the ENI that the node has created for its pod.
 func (w *world) podENI(t *testing.T) ec2sim.ENI {
 	t.Helper()
 	enis := w.node.ENIs()
@@ -252,7 +250,6 @@ func TestRepoShown(t *testing.T) {
 	}
 }
 
-// stdin returns what a runtime writes to a plugin's standard input.
 func (x example) stdin(t *testing.T, list *libcni.NetworkConfigList, p *libcni.PluginConfig) []byte {
 	t.Helper()
 	add := map[string]any{"name": list.Name, "cniVersion": list.CNIVersion,

@@ -34,7 +34,7 @@ func (w *world) onNode(t *testing.T, mac string) bool {
 	return err == nil
 }
 
-// newExclusive starts a node whose pods may ask for whole ENIs. The keys are added to the configuration.
+// newExclusive starts a node whose pods may ask for whole ENIs, with further keys in the configuration.
 func newExclusive(t *testing.T, x example, keys string) (*world, *libcni.NetworkConfigList) {
 	t.Helper()
 	nltest.Need(t, "root", "ipvlan", "nftables")
@@ -52,7 +52,7 @@ func newExclusive(t *testing.T, x example, keys string) (*world, *libcni.Network
 	return exampleVPC(t).launch(t, x), list
 }
 
-// added adds a pod, and returns its addresses and the ENI of each.
+// added adds a pod, and returns its addresses with their ENIs.
 func (w *world) added(
 	t *testing.T, list *libcni.NetworkConfigList, pod string,
 ) (addrs []netip.Addr, enis []ec2sim.ENI) {
@@ -81,7 +81,6 @@ func (w *world) added(
 	return addrs, enis
 }
 
-// verb runs a command that has to succeed.
 func (w *world) verb(t *testing.T, list *libcni.NetworkConfigList, verb, pod string) {
 	t.Helper()
 	if _, err := w.call(list, verb, pod); err != nil {
@@ -89,7 +88,7 @@ func (w *world) verb(t *testing.T, list *libcni.NetworkConfigList, verb, pod str
 	}
 }
 
-// called wants a host of the VPC and the node to reach an address.
+// called checks that a host of the VPC and the node reach an address.
 func (w *world) called(t *testing.T, a netip.Addr, node bool) {
 	t.Helper()
 	if _, err := w.host.Call("tcp", netip.AddrPortFrom(a, examplePort)); err != nil {
@@ -103,7 +102,6 @@ func (w *world) called(t *testing.T, a netip.Addr, node bool) {
 	}
 }
 
-// tool runs the tool on the node, and returns what it prints.
 func (w *world) tool(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := w.tries(args...)
@@ -118,7 +116,8 @@ func (w *world) tries(args ...string) (string, error) {
 	return w.node.Run(context.Background(), filepath.Join(w.path, "cni-ipvlan-vpc-k8s-tool"), args...)
 }
 
-// diff returns what status --diff finds about ENIs. It fails because it also sees the namespaces of other instances.
+// diff returns the findings of status --diff about ENIs. status fails, because it also sees the namespaces of other
+// instances.
 func (w *world) diff(t *testing.T) string {
 	t.Helper()
 	out, _ := w.tries("status", "--diff")
@@ -126,7 +125,6 @@ func (w *world) diff(t *testing.T) string {
 	return found
 }
 
-// returns waits until the node has the link of an ENI.
 func (w *world) returns(t *testing.T, mac string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -136,7 +134,7 @@ func (w *world) returns(t *testing.T, mac string) {
 	}
 }
 
-// back wants the link of an ENI on the node again: down, and with a name.
+// back checks that the link of an ENI is on the node again: down, and with this name.
 func (w *world) back(t *testing.T, e ec2sim.ENI, name string) {
 	t.Helper()
 	if l, err := w.node.FindMAC(e.MAC); err != nil || l.Up || l.Group != 0 || l.Name != name {
@@ -144,12 +142,12 @@ func (w *world) back(t *testing.T, e ec2sim.ENI, name string) {
 	}
 }
 
-// before is the name that the link of an ENI has on the node before a pod gets it.
+// before is the name of an ENI's link on the node before a pod gets it.
 func before(e ec2sim.ENI) string { return fmt.Sprint("eth", e.Index) }
 
-// TestExclusive: two pods get whole ENIs, and a third a second interface with one. No other pod has an address of these
-// ENIs. A collection, also with a new registry, leaves them alone while their pods run, even if a pod has removed its
-// addresses.
+// TestExclusive: two pods get whole ENIs, and a third pod gets a second interface with a whole ENI. No other pod has an
+// address of these ENIs. A collection, even with a new registry, leaves them alone while their pods run, even if a pod
+// has removed its addresses.
 func TestExclusive(t *testing.T) {
 	w, list := newExclusive(t, example{}, "")
 	for _, name := range []string{"second", "shared"} {
@@ -224,13 +222,13 @@ func TestExclusive(t *testing.T) {
 		w.verb(t, list, "DEL", pod)
 		w.back(t, e, "enx"+strings.ReplaceAll(e.MAC, ":", "")) // the registry was lost: no process knows the old name
 	}
-	// a link that is back is down, and no fault
+	// the link is down, which is no fault
 	w.tool(t, "doctor", "--check=links", "--config=conflist-examples/requests.conflist")
 	w.called(t, shared[0], true)
 }
 
-// TestExclusiveGiven: an ENI that an operator has created is given to one pod alone. Others wait until that pod has
-// ended. Its link comes back after a sudden end of the pod. Another pod can share it then.
+// TestExclusiveGiven: one pod alone gets an ENI that an operator has created, and others wait until this pod has ended.
+// After a sudden end of the pod, the link comes back, and another pod can share the ENI.
 func TestExclusiveGiven(t *testing.T) {
 	w, list := newExclusive(t, example{}, "")
 	w.pod(t, "other")
@@ -277,8 +275,8 @@ func TestExclusiveGiven(t *testing.T) {
 }
 
 // TestExclusiveReboot: the node reboots while pods have whole ENIs, one of ours and one that an operator has created.
-// The links are on the node then. The runtime ends the old pods, whose namespaces are gone, and makes new ones, which
-// get such ENIs again. A pod that does not ask for it has no address of them.
+// The links are then on the node. The runtime ends the old pods, whose namespaces are gone. New pods get such ENIs
+// again, but only pods that ask for them.
 func TestExclusiveReboot(t *testing.T) {
 	w, list := newExclusive(t, example{}, "")
 	given := w.give(t)
@@ -371,8 +369,8 @@ func TestExclusiveDualStack(t *testing.T) {
 	w.back(t, on[0], before(on[0]))
 }
 
-// settingsOf is what ip(8) shows of the link of an ENI that a pod can change, by a namespace that has it, without what
-// belongs to the place: index, name, group and counters.
+// settingsOf returns the settings of an ENI's link that a pod can change, as ip(8) shows them. It omits index, name,
+// group and counters.
 func settingsOf(t *testing.T, in interface{ Do(func() error) error }, mac string) string {
 	t.Helper()
 	var out []byte
@@ -400,9 +398,9 @@ func settingsOf(t *testing.T, in interface{ Do(func() error) error }, mac string
 	return ""
 }
 
-// TestExclusiveSettings: a pod changes all that it can at the link of its ENI. The next pod finds nothing of it,
-// however the link has come back: by a DEL, by the end of the namespace and a DEL, or by the end of the namespace
-// alone. What the link does not take back keeps the ENI from pods, and doctor says so.
+// TestExclusiveSettings: a pod changes everything that it can at the link of its ENI. The next pod finds none of the
+// changes, whether the link has come back by a DEL, by the end of the namespace and a DEL, or by the end of the
+// namespace alone. If the link keeps a change, no pod gets the ENI, and doctor says so.
 func TestExclusiveSettings(t *testing.T) {
 	w, list := newExclusive(t, example{}, "")
 	w.asks(`[{"exclusive": true}]`)
@@ -435,7 +433,7 @@ func TestExclusiveSettings(t *testing.T) {
 			if err := w.removePod("pod"); err != nil {
 				t.Fatal(err)
 			}
-			w.returns(t, whole.MAC) // the simulated card is a new one then, and a real one keeps what the pod has set
+			w.returns(t, whole.MAC) // a simulated card is then a new one, but a real card keeps the pod's settings
 			l, err := w.node.FindMAC(whole.MAC)
 			if err != nil {
 				t.Fatal(err)
@@ -476,8 +474,8 @@ func TestExclusiveSettings(t *testing.T) {
 	}
 }
 
-// TestExclusiveAbove: a pod has made a link on its ENI, in a namespace of its own that goes on. No pod gets the ENI
-// meanwhile.
+// TestExclusiveAbove: a pod has made a link on its ENI, in a namespace that remains. Until it ends, no pod gets the
+// ENI.
 func TestExclusiveAbove(t *testing.T) {
 	w, list := newExclusive(t, example{}, "")
 	w.asks(`[{"exclusive": true}]`)

@@ -3,12 +3,12 @@
 
 package e2e
 
-// A fault is something that goes wrong on a node, and what the programs are to say of it.
+// A fault is a fault of a node, and what the programs must say about it.
 type fault struct {
 	name   string
 	inject string // the commands that make it; testdata/faults.sh has functions for them
 	want   string // a regular expression that each finding of doctor matches; "": there is none
-	cure   string // a line each: what an operator then does, in the words of doctor or of the runbook
+	cure   string // what an operator then does, a line each, in the words of doctor or of the runbook
 	why    string // why doctor is silent, or no command ends it
 	undo   string // what the test puts back
 	pods   bool   // new pods are tried, too
@@ -17,7 +17,7 @@ type fault struct {
 	often   bool // the test makes it without -faults, too
 }
 
-// faults are the parts of the page. Each has a node of its own.
+// faults are the parts of the page. Each part has its own node.
 var faults = []struct {
 	heading string
 	faults  []fault

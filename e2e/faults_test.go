@@ -23,15 +23,14 @@ const faultsPage = "docs/faults.md"
 //go:embed testdata/faults.sh
 var faultsPrelude string
 
-// replaced is the cure of a pod that cannot be repaired.
 const replaced = "delete the pod"
 
 var allFaults = flag.Bool("faults", false, "make all faults; TestFaults writes the page, too; without, some of them")
 
-// TestFaults makes each of the faults on a node with two pods, and asks the programs. Doctor must find each, and name
-// no other cause, except where the page says why. What doctor or the runbook names must end the fault when it is run
-// literally, and so must --fix where doctor offers it. docs/faults.md has the answers. Without -faults, some faults
-// must have the answers of the page.
+// TestFaults makes each fault on a node with two pods, and runs the programs. Doctor must find each fault, and name no
+// other cause, except where the page explains it. The commands in the words of doctor or the runbook must end the fault
+// literally, and so must --fix where doctor offers it. docs/faults.md has the answers. Without -faults, the test
+// compares only some faults with the page.
 func TestFaults(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	page, err := os.ReadFile(faultsPage)
@@ -60,7 +59,6 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// writeFaults writes the table of a part of the page.
 func writeFaults(t *testing.T, heading, rows string) {
 	t.Helper()
 	page, err := os.ReadFile(faultsPage)
@@ -83,7 +81,7 @@ func writeFaults(t *testing.T, heading, rows string) {
 const faultsHead = "| fault | does not work | `doctor` | `status` | `repair` | CHECK | what ends it " +
 	"|\n|---|---|---|---|---|---|---|\n"
 
-// A faultNode is the shell of make sim, with the pods cart and till. It answers one command after the other.
+// A faultNode is the shell of make sim, with the pods cart and till.
 type faultNode struct {
 	t       *testing.T
 	in      io.Writer
@@ -126,13 +124,13 @@ func newFaultNode(t *testing.T) *faultNode {
 	return n
 }
 
-// run returns what commands print, without their messages, and their exit status.
+// run returns the standard output of commands, and their exit status.
 func (n *faultNode) run(commands string) (out string, status int) {
 	n.t.Helper()
 	return n.answer("{\n" + commands + "\n} 2>/root/messages </dev/null")
 }
 
-// answer is what the shell prints for commands, and their exit status.
+// answer returns what the shell prints for commands, and their exit status.
 func (n *faultNode) answer(commands string) (out string, status int) {
 	n.t.Helper()
 	fmt.Fprintf(n.in, "%s\nprintf '\\n\\001%%d\\n' $?\n", commands)
@@ -150,19 +148,19 @@ func (n *faultNode) answer(commands string) (out string, status int) {
 	return "", 0
 }
 
-// messages is what the last commands wrote to standard error, without the lines of what they run.
+// messages returns what the last commands wrote to standard error, without the trace of the shell.
 func (n *faultNode) messages() string {
 	n.t.Helper()
 	out, _ := n.answer(`sed '/^+/d; s/.*\r//; s/\x1b\[K//g' /root/messages`)
 	return out
 }
 
-// A faultFinding is one of doctor's.
+// A faultFinding is a finding of doctor.
 type faultFinding struct{ severity, check, text, do string }
 
 func (f faultFinding) String() string { return f.severity + ": " + f.check + ": " + f.text }
 
-// doctor returns its findings, of all checks or of those named.
+// doctor returns its findings, of all checks or of the named ones.
 func (n *faultNode) doctor(checks string) (all []faultFinding) {
 	n.t.Helper()
 	if checks != "" {
@@ -184,7 +182,6 @@ func (n *faultNode) doctor(checks string) (all []faultFinding) {
 
 var faultLine = regexp.MustCompile(`^(error|warning|note): (\w+): (.*)\n?$`)
 
-// head is what status says before its tables.
 func (n *faultNode) head() string {
 	n.t.Helper()
 	out, status := n.run("cni-tool status")
@@ -239,7 +236,7 @@ func (n *faultNode) row(f fault) string {
 	return "| " + strings.Join(cells, " | ") + " |\n"
 }
 
-// fails is what does not work with the fault, at any of three tries: a busy machine may need a moment.
+// fails returns what does not work with the fault, at any of three tries, because a busy machine may need a moment.
 func (n *faultNode) fails(f fault) (fails []string) {
 	n.t.Helper()
 	for try := range 3 {
@@ -264,7 +261,7 @@ func (n *faultNode) fails(f fault) (fails []string) {
 	return fails
 }
 
-// judge compares doctor's findings with what it is to find.
+// judge compares doctor's findings with the expected ones.
 func (n *faultNode) judge(f fault, fails []string, found []faultFinding) {
 	n.t.Helper()
 	if f.want == "" && len(fails) > 0 && f.why == "" {
@@ -280,8 +277,7 @@ func (n *faultNode) judge(f fault, fails []string, found []faultFinding) {
 	}
 }
 
-// heals reports whether the checks that have found the fault find nothing any more, and all works again. A busy machine
-// may need a moment.
+// heals reports whether the checks that have found the fault find nothing any more, and everything works again.
 func (n *faultNode) heals(f fault, found []faultFinding) bool {
 	n.t.Helper()
 	checks := namedChecks(found)
@@ -296,7 +292,7 @@ func (n *faultNode) heals(f fault, found []faultFinding) bool {
 	return len(n.fails(fault{})) == 0
 }
 
-// ends tries what doctor and the runbook name, and says what that was.
+// ends tries the cures of doctor and the runbook, and returns a description.
 func (n *faultNode) ends(f fault, found []faultFinding, repair string) string {
 	n.t.Helper()
 	var do strings.Builder
@@ -335,7 +331,7 @@ func (n *faultNode) ends(f fault, found []faultFinding, repair string) string {
 	return strings.Join(ways, "; ")
 }
 
-// literal finds a cure in what doctor says to do, or in the runbook. A cure that begins with ~ is a regular expression.
+// literal finds a cure in doctor's words or in the runbook. A cure that begins with ~ is a regular expression.
 func (n *faultNode) literal(f fault, cure, do string) (name, commands string) {
 	n.t.Helper()
 	pattern, is := strings.CutPrefix(cure, "~")
@@ -365,7 +361,6 @@ func namedChecks(found []faultFinding) string {
 	return strings.Join(names, ",")
 }
 
-// without returns the lines of a text that another one does not have.
 func without(text, other string) string {
 	var lines []string
 	for line := range strings.Lines(text) {
@@ -376,7 +371,7 @@ func without(text, other string) string {
 	return strings.Join(lines, " ")
 }
 
-// firstPart is the beginning of what a program says.
+// firstPart is the beginning of a message.
 func firstPart(s string) string {
 	s, _, _ = strings.Cut(s, "\n")
 	for _, end := range []string{". ", "; "} {

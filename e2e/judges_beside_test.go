@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/judge"
 )
 
-// besides are networks of upstream, which give a pod a further interface, by the plugin that judges.
+// besides are networks of upstream that give a pod a further interface. The key is the plugin that judges.
 var besides = map[string]string{
 	judges + "/bridge":  `{"type": "bridge", "bridge": "second0", "isGateway": true, %s}`,
 	judges + "/macvlan": `{"type": "macvlan", "master": "second1", %s}`,
@@ -27,8 +27,8 @@ var besides = map[string]string{
 	judges + "/vrf":     `{"type": "macvlan", "master": "second1", %s}, {"type": "vrf", "vrfname": "second2"}`,
 }
 
-// TestJudgeBeside: pods have a network of ours and one of upstream, which are added, checked and deleted in turns, in
-// either order. libcni and upstream's CHECK judge. The packets of both networks arrive, and DEL frees both addresses.
+// TestJudgeBeside: a network of ours and one of upstream are added, checked and deleted in turns, in both orders.
+// libcni and upstream's CHECK judge. The packets of both networks arrive, and DEL frees both addresses.
 func TestJudgeBeside(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	for program, conf := range besides {
@@ -44,7 +44,6 @@ func TestJudgeBeside(t *testing.T) {
 	}
 }
 
-// testBeside tests the lives of two pods.
 func testBeside(t *testing.T, conf, path string, oursFirst bool) {
 	w := exampleVPC(t).launch(t, example{})
 	nltest.Shell(t, w.node.NS, "ip link add second1 type dummy; ip link set second1 up")
@@ -74,7 +73,7 @@ func testBeside(t *testing.T, conf, path string, oursFirst bool) {
 	for i := range networks {
 		for _, n := range networks[i:] {
 			n.do(t, "CHECK", "pod")
-			// Of a link in a VRF, only those sockets have the routes that are bound to it.
+			// In a VRF, only sockets that are bound to the link have its routes.
 			nltest.Shell(t, w.pods["pod"].NS, fmt.Sprintf("ping -c 1 -W 30 -I %s %s", n.link, n.addr(t, "sibling")))
 		}
 		networks[i].do(t, "DEL", "pod")
@@ -91,7 +90,6 @@ func testBeside(t *testing.T, conf, path string, oursFirst bool) {
 	}
 }
 
-// A beside is one of a pod's networks.
 type beside struct {
 	*world
 	list *libcni.NetworkConfigList
@@ -106,7 +104,6 @@ func (b beside) do(t *testing.T, verb, pod string) {
 	}
 }
 
-// addr returns the address of a pod in the network.
 func (b beside) addr(t *testing.T, pod string) netip.Addr {
 	t.Helper()
 	addrs, err := b.pods[pod].Addrs(b.link)

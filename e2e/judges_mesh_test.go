@@ -24,7 +24,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
 )
 
-// A mesh has a proxy in each pod, to which its rules in the pod lead TCP connections.
+// A mesh has a proxy in each pod, which gets TCP connections by rules in the pod.
 type mesh struct {
 	name    string
 	version func(t *testing.T) string
@@ -41,8 +41,8 @@ var meshes = []mesh{
 		[]string{"PROXY_INIT_REDIRECT", "PROXY_INIT_OUTPUT"}},
 }
 
-// TestJudgeMesh: the rules that a mesh gives a pod send its TCP connections to a proxy, both those that leave and those
-// that arrive. Each path still works, also to Services and outside. The receiver sees the same address.
+// TestJudgeMesh: the rules of a mesh lead a pod's TCP connections to a proxy, both leaving and arriving ones. Each path
+// still works, also to Services and outside, and the receiver sees the same address.
 func TestJudgeMesh(t *testing.T) {
 	nltest.Need(t, "root", "nftables", "iptables")
 	for _, m := range meshes {
@@ -74,7 +74,6 @@ func (m mesh) test(t *testing.T, mode mode) {
 	m.redirected(t, s.Nodes[0].Pods[0])
 }
 
-// istioVersion is the version that go.sum pins.
 func istioVersion(t *testing.T) string {
 	t.Helper()
 	m := regexp.MustCompile(`(?m)^require (\S+ \S+)$`).FindSubmatch(must(os.ReadFile("sim/judges/istio/go.mod")))
@@ -87,7 +86,7 @@ func istioVersion(t *testing.T) string {
 // linkerdRules has Linkerd's rules. The Go module proxy does not serve the module that has their program.
 const linkerdRules = "e2e/testdata/linkerd.sh"
 
-// linkerdVersion is the version whose rules these are.
+// linkerdVersion is the version of these rules.
 func linkerdVersion(t *testing.T) string {
 	t.Helper()
 	m := regexp.MustCompile(`linkerd-cni (v\S+)`).FindSubmatch(must(os.ReadFile(linkerdRules)))
@@ -97,7 +96,6 @@ func linkerdVersion(t *testing.T) string {
 	return "linkerd/linkerd2-proxy-init cni-plugin/" + string(m[1])
 }
 
-// tryMeshed tries each path, in a subtest.
 func tryMeshed(t *testing.T, s *paths.Scene) {
 	t.Helper()
 	for _, p := range slices.Concat(paths.Daily, paths.Further) {
@@ -106,7 +104,7 @@ func tryMeshed(t *testing.T, s *paths.Scene) {
 		}
 	}
 	for _, svc := range paths.Services {
-		// An application has its connection before the proxy knows that there is no backend.
+		// An application is connected before the proxy knows that there is no backend.
 		if svc.In(paths.IPv4) && !strings.Contains(svc.Name, "without backends") {
 			tryPath(t, s, svc.Path, svc.Probes)
 		}
@@ -122,7 +120,8 @@ func tryPath(t *testing.T, s *paths.Scene, p paths.Path, probes []paths.Probe) {
 	})
 }
 
-// sidecar starts the proxy of a pod, and loads its rules. The proxy answers what arrives, and connects what leaves.
+// sidecar starts the proxy of a pod, and loads its rules. The proxy answers arriving connections, and relays leaving
+// ones.
 func (m mesh) sidecar(t *testing.T, p *paths.Pod) {
 	t.Helper()
 	if err := p.Answer(m.in); err != nil {
@@ -142,7 +141,7 @@ func (m mesh) sidecar(t *testing.T, p *paths.Pod) {
 	nltest.Shell(t, p.NS, m.rules)
 }
 
-// relay connects a redirected connection to where it was going.
+// relay connects a redirected connection to its original destination.
 func (m mesh) relay(path string, c *net.TCPConn) {
 	defer c.Close()
 	ns, err := nl.Open("pod", path)
@@ -170,7 +169,7 @@ func (m mesh) relay(path string, c *net.TCPConn) {
 
 func setUser(id uintptr) { _, _, _ = syscall.RawSyscall(syscall.SYS_SETFSUID, id, 0, 0) }
 
-// original returns where a connection was going before it was redirected.
+// original returns the original destination of a redirected connection.
 func original(c *net.TCPConn) (to netip.AddrPort) {
 	const option = 80 // SO_ORIGINAL_DST of linux/netfilter_ipv4.h
 	raw, err := c.SyscallConn()
@@ -178,7 +177,7 @@ func original(c *net.TCPConn) (to netip.AddrPort) {
 		return to
 	}
 	_ = raw.Control(func(fd uintptr) {
-		// The option fills a sockaddr_in, which has the length of this, with the port and the address first.
+		// The option fills a sockaddr_in, which has the length of an IPv6Mreq, with the port and the address first.
 		m, err := unix.GetsockoptIPv6Mreq(int(fd), unix.SOL_IP, option)
 		if err == nil {
 			a := m.Multiaddr
@@ -188,7 +187,7 @@ func original(c *net.TCPConn) (to netip.AddrPort) {
 	return to
 }
 
-// redirected checks that the rules have met connections of the pod, in both directions.
+// redirected checks that the rules have redirected connections of the pod, in both directions.
 func (m mesh) redirected(t *testing.T, p *paths.Pod) {
 	t.Helper()
 	rules := nltest.Shell(t, p.NS, "iptables -w -t nat -v -S")

@@ -11,10 +11,11 @@ import (
 
 const inProcess = "they call functions of the other plugin in their own process"
 
-// tries is how often a test may begin: a busy machine may need more than the one or five seconds that a test waits.
+// tries is the number of attempts for a test, because a busy machine may exceed the test's time limit of one or five
+// seconds.
 const tries = 3
 
-// TestJudgePortmap: upstream's tests of portmap, with our plugin as their ptp.
+// TestJudgePortmap runs upstream's tests of portmap, with our plugin as their ptp.
 func TestJudgePortmap(t *testing.T) {
 	s := judge.Suite{Focus: "portmap integration tests", Not: map[string]string{"": inProcess}, Tries: tries}
 	for _, path := range []string{"ipvlan", "veth"} {
@@ -22,7 +23,7 @@ func TestJudgePortmap(t *testing.T) {
 	}
 }
 
-// TestJudgeIntegration: upstream's integration tests, which call plugins by cnitool, with our plugin as their ptp.
+// TestJudgeIntegration runs upstream's integration tests, which call plugins by cnitool, with our plugin as their ptp.
 func TestJudgeIntegration(t *testing.T) {
 	for path, focus := range map[string]string{"ipvlan": "basic network", "veth": "basic cases"} {
 		s := judge.Suite{Focus: focus, Tries: tries, Not: map[string]string{

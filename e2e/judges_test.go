@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
-// judges is where make puts the programs of others that judge ours, and their tests.
+// judges is where make puts programs of others that judge our plugins, and their tests.
 const judges = ".cache/judges"
 
 // hear runs tests of a program on the world's node.
@@ -30,7 +30,7 @@ func (j *judged) hear(t *testing.T, program string, s judge.Suite) {
 	s.Hear(t, c, j.what, j.node.Do)
 }
 
-// A judged world has a node on which tests of others find our plugin by the names of theirs.
+// A judged world has a node on which others' tests find our plugin by the names of their plugins.
 type judged struct {
 	*world
 	what string   // what is judged
@@ -38,9 +38,9 @@ type judged struct {
 	env  []string // of the tests
 }
 
-// asTheirs is the program that others call by the name of theirs. It gives our plugin a configuration of the same
-// meaning: the pool has the subnet that host-local would have, and keys that both plugins know stay. Tests call random
-// hostPorts, and portmap has the usual bit of nodePortMark.
+// asTheirs is the program that others call by the name of their plugin. It gives our plugin an equivalent
+// configuration: the pool has the subnet of host-local, and keys that both plugins know stay. Tests call random
+// hostPorts, and nodePortMark has portmap's usual bit.
 const asTheirs = `#!/bin/sh -e
 conf=$(jq -c '(.ipam.subnet | gsub("[./]"; "-")) as $pool | del(.ipam) + {type: "cni-ipvlan-vpc-k8s", interfaceIndex: 1,
 	hostInterface: "eth0", containerInterface: "eth1", ipMasq: true, nodePorts: "1:32767", nodePortMark: 1048576,
@@ -53,7 +53,7 @@ $conf
 END
 `
 
-// ipNetns is ip-netns(8) for the tests: a namespace that they make as a host is our node, with its cloud.
+// ipNetns is ip-netns(8) for the tests. When they make a namespace for a host, they get our node.
 const ipNetns = `#!/bin/sh -e
 export %[3]s
 case "$1 $2 $3" in
@@ -66,7 +66,7 @@ exec %[1]s "$@"
 func newJudged(t *testing.T, dataPath string) *judged {
 	t.Helper()
 	nltest.Need(t, "root", "ipvlan", "nftables", "iptables")
-	// The first use mounts /run/netns on itself. What is there before, as our node would be, is then busy.
+	// The first use of ip netns mounts /run/netns on itself. If our node were there before, it would then be busy.
 	if out, err := exec.Command("sh", "-ec", "ip netns add judges; ip netns del judges").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -90,7 +90,6 @@ func newJudged(t *testing.T, dataPath string) *judged {
 	return j
 }
 
-// put writes a program.
 func (j *judged) put(t *testing.T, name, text string) {
 	t.Helper()
 	file := filepath.Join(j.dir, name)
@@ -99,7 +98,7 @@ func (j *judged) put(t *testing.T, name, text string) {
 	}
 }
 
-// link names one of the repository's files.
+// link makes a symlink to a file of the repository.
 func (j *judged) link(t *testing.T, name, to string) {
 	t.Helper()
 	file := filepath.Join(j.dir, name)

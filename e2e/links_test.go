@@ -18,8 +18,7 @@ var (
 	notAnchor = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// TestRepoLinks checks that each link of a document within the repository has a target,
-// including its heading.
+// TestRepoLinks checks that each link of a document within the repository has a target, including its heading.
 func TestRepoLinks(t *testing.T) {
 	files, err := filepath.Glob("docs/*.md")
 	if err != nil || len(files) == 0 {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestMain runs the tests in the root of the repository, as a person does who follows the docs.
+// TestMain runs the tests in the root of the repository.
 func TestMain(m *testing.M) {
 	if err := os.Chdir(".."); err != nil {
 		fmt.Fprintln(os.Stderr, err)

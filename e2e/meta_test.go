@@ -20,14 +20,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/judge"
 )
 
-// metaConflist is our chain followed by the reference plugins that support it. Two do not:
-// bandwidth needs a veth as the pod's interface, and sbr removes the default route from
-// ours.
+// metaConflist is our chain followed by the reference plugins that work with it. bandwidth needs a veth as the pod's
+// interface, and sbr removes the default route from our interface.
 //
-// The hostPort must be one of nodePorts. Otherwise the pod's rule on the node sends answers
-// to other hosts back into the pod. The mark of portmap's iptables backend must not be our
-// bit. It marks packets of other pods of the subnet, which would then not be sent back into
-// these pods.
+// The hostPort must be one of nodePorts. Otherwise the pod's rule on the node sends answers to other hosts back into
+// the pod. The mark of portmap's iptables backend must not be our bit. portmap also marks packets of other pods of
+// the subnet, which would then not be sent back into these pods.
 const metaConflist = `{"cniVersion": "1.1.0", "name": "meta", "plugins": [
 	{"type": "cni-ipvlan-vpc-k8s-ipam", "interfaceIndex": 1, "secGroupIds": [], "subnetTags": {"kubernetes_kubelet": "true"}, "reuseIPWait": 0},
 	{"type": "cni-ipvlan-vpc-k8s-ipvlan"},
@@ -36,8 +34,7 @@ const metaConflist = `{"cniVersion": "1.1.0", "name": "meta", "plugins": [
 	{"type": "portmap", %s, "capabilities": {"portMappings": true}},
 	{"type": "firewall", "backend": "iptables"}]}`
 
-// TestMetaPlugins tests the life of a pod that ends with DEL, and of another that ends
-// without one.
+// TestMetaPlugins tests the life of a pod that ends with DEL, and of another pod that ends without DEL.
 func TestMetaPlugins(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "iptables")
 	judgeMeta(t, "`dataPath` `ipvlan`, both backends")
@@ -54,7 +51,7 @@ func TestMetaPlugins(t *testing.T) {
 	}
 }
 
-// TestMetaRouted does the same with routed pods, and a chain that makes no slaves. They see who calls their hostPort.
+// TestMetaRouted does the same with routed pods, which see who calls their hostPort.
 func TestMetaRouted(t *testing.T) {
 	nltest.Need(t, "root", "nftables", "iptables")
 	judgeMeta(t, "`dataPath` `veth`, both backends")
@@ -72,7 +69,7 @@ func TestMetaRouted(t *testing.T) {
 	}
 }
 
-// judgeMeta says that the reference plugins judge, by their CHECK.
+// judgeMeta names the reference plugins as judges, by their CHECK.
 func judgeMeta(t *testing.T, judged string) {
 	t.Helper()
 	_, version := judge.Release(t, filepath.Join(peers, "portmap"))
@@ -123,8 +120,8 @@ func testMetaPlugins(t *testing.T, list *libcni.NetworkConfigList, kept bool) {
 	}
 }
 
-// works checks the effect of each plugin on a pod, and calls its hostPort from other pods, and from a host, which is
-// seen with an address.
+// works checks the effect of each plugin on a pod. It calls the pod's hostPort from other pods, and from a host, which
+// the pod must see with an address.
 func (w *world) works(
 	t *testing.T, result *types100.Result, hostPort uint16, callers []string, host netip.Addr,
 ) {
@@ -155,7 +152,7 @@ func (w *world) works(
 	}
 }
 
-// rules returns the node's links, routes and rules, and those of iptables.
+// rules returns the node's links, routes and rules, including those of iptables.
 func (w *world) rules(t *testing.T) []string {
 	t.Helper()
 	all := strings.Split(nltest.Dump(t, w.node.NS), "\n")

@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// dualStack is a node for pods with both families, whose links have an MTU of their own, or follow their ENI for 0.
+// dualStack is a node for pods with both families. Their links have this MTU, or that of their ENI if it is 0.
 func dualStack(t *testing.T, mtu int) (*world, *libcni.NetworkConfigList, string) {
 	t.Helper()
 	nltest.Need(t, "root", "ipvlan", "nftables")
@@ -39,7 +39,6 @@ func dualStack(t *testing.T, mtu int) (*world, *libcni.NetworkConfigList, string
 	return exampleVPC(t).launch(t, example{ipv6: 1}), list, file
 }
 
-// mtu sets the MTU of the link of an ENI, as another program does.
 func (w *world) mtu(t *testing.T, e ec2sim.ENI, mtu int) {
 	t.Helper()
 	l, err := w.node.FindMAC(e.MAC)
@@ -51,7 +50,7 @@ func (w *world) mtu(t *testing.T, e ec2sim.ENI, mtu int) {
 	}
 }
 
-// hasMTU wants a link to have an MTU, and its IPv6 as well.
+// hasMTU checks the MTU of a link, and of its IPv6.
 func hasMTU(t *testing.T, what string, l nl.Link, err error, mtu int) {
 	t.Helper()
 	if err != nil || l.MTU != mtu || l.MTU6 != mtu {
@@ -59,8 +58,7 @@ func hasMTU(t *testing.T, what string, l nl.Link, err error, mtu int) {
 	}
 }
 
-// TestMTUOfOthers: the boot ENI's MTU changes. An ADD gives it to no ENI that other pods use, and doctor does not
-// either.
+// TestMTUOfOthers: the boot ENI's MTU changes. Neither an ADD nor doctor changes an ENI that other pods use.
 func TestMTUOfOthers(t *testing.T) {
 	w, list, file := dualStack(t, 1400)
 	w.pod(t, "second")
@@ -104,8 +102,8 @@ func TestMTUOfOthers(t *testing.T) {
 	}
 }
 
-// TestMTU6OfSlaves: another program cuts the MTU of an ENI with a pod. CHECK and doctor see that the pod's IPv6 does
-// not know, and doctor --fix tells it.
+// TestMTU6OfSlaves: another program lowers the MTU of an ENI with a pod. CHECK and doctor find that the pod's IPv6
+// still has the old MTU, and doctor --fix corrects it.
 func TestMTU6OfSlaves(t *testing.T) {
 	w, list, file := dualStack(t, 0)
 	_, enis := w.added(t, list, "pod")

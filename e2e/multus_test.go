@@ -23,7 +23,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// An apiServer is as much of Kubernetes' API as Multus asks: the pod, and the networks of its namespace.
+// An apiServer answers what Multus asks of Kubernetes' API: the pod, and the networks of its namespace.
 type apiServer struct {
 	networks map[string]string // NetworkAttachmentDefinitions: configurations by name
 	asks     string            // the annotation of the pod
@@ -48,7 +48,6 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serve starts the API server on the node's loopback, and returns the path of a kubeconfig for it.
 func (a *apiServer) serve(t *testing.T, node *vpcsim.Instance) (kubeconfig string) {
 	t.Helper()
 	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
@@ -61,9 +60,9 @@ func (a *apiServer) serve(t *testing.T, node *vpcsim.Instance) (kubeconfig strin
 	return kubeconfig
 }
 
-// TestMultus: Multus calls the plugins for a pod's network, and for two and three of them. Each interface answers by
-// itself. Its verbs succeed in its orders: CHECK and STATUS of the first network, GC with the attachments of its cache,
-// and DEL of all, also when the pod is deleted, and again.
+// TestMultus: Multus calls the plugins for one, two and three networks of a pod, and each interface answers. Multus'
+// own orders of the verbs succeed: CHECK and STATUS of the first network, GC with the attachments in its cache, and DEL
+// of all networks, even if the pod is deleted, and again.
 func TestMultus(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	multus, err := filepath.Abs(".cache/cri/multus")
@@ -129,8 +128,7 @@ func TestMultus(t *testing.T) {
 	}
 }
 
-// multus returns Multus' configuration, with the first network, and lets the runtime find its program beside the
-// others.
+// multus returns Multus' configuration with the first network, and adds its program to the plugins.
 func (w *world) multus(t *testing.T, program, kubeconfig, first string) *libcni.NetworkConfigList {
 	t.Helper()
 	dir := t.TempDir()
@@ -155,7 +153,6 @@ func (w *world) multus(t *testing.T, program, kubeconfig, first string) *libcni.
 	return list
 }
 
-// addressOf returns the IPv4 address of a link of the pod.
 func (w *world) addressOf(t *testing.T, link string) netip.Addr {
 	t.Helper()
 	addrs, err := w.pods["pod"].Addrs(link)

@@ -45,20 +45,20 @@ var modes = []mode{
 func asShipped(_, _ map[string]any) {}
 func routed(ipam, _ map[string]any) { ipam["dataPath"] = "veth" }
 
-// routedNamed gives the pairs of routed pods the names for engines of NetworkPolicy.
+// routedNamed gives the pairs of routed pods names for engines of NetworkPolicy.
 func routedNamed(ipam, ptp map[string]any) {
 	routed(ipam, nil)
 	ptp["vethPrefix"] = "eni"
 }
 
-// routedCousins gives the second pool of the node, with an ENI of its own, the other data path.
+// routedCousins makes the second pool of the node use the other data path.
 func routedCousins(ipam, _ map[string]any) {
 	ipam["pools"].(map[string]any)["cousins"].(map[string]any)["dataPath"] = "veth"
 }
 
 func prefixes(ipam, _ map[string]any) { ipam["prefixDelegation"] = true }
 
-// byENI reaches the internet by the ENI, as if it were a part of the VPC.
+// byENI routes the internet through the ENI, as if it were a part of the VPC.
 func byENI(ipam, _ map[string]any) { ipam["routeToCidrs"] = []string{"0.0.0.0/0"} }
 
 // onlyIPv6 uses prefixes of a subnet that has no IPv4.
@@ -67,7 +67,7 @@ func onlyIPv6(ipam, _ map[string]any) {
 	ipam["subnetTags"] = map[string]string{"family": "IPv6"}
 }
 
-// TestPaths tries every path in every mode, and prints how many probes of each succeeded.
+// TestPaths tries every path in every mode, and prints how many probes succeeded.
 func TestPaths(t *testing.T) {
 	nltest.Need(t, "root", "nftables")
 	all := slices.Concat(paths.Daily, paths.Further)
@@ -90,7 +90,7 @@ func TestPaths(t *testing.T) {
 	t.Logf("probes that were right, by path, family and mode:\n%s", m.table(all))
 }
 
-// need skips what this kernel cannot do.
+// need skips the test if this kernel cannot run the mode.
 func (m mode) need(t *testing.T) {
 	t.Helper()
 	if m.name != byPair {
@@ -98,7 +98,6 @@ func (m mode) need(t *testing.T) {
 	}
 }
 
-// dropless checks that the fabric has dropped nothing.
 func dropless(t *testing.T, s *paths.Scene) {
 	t.Helper()
 	drops, err := s.Drops()
@@ -107,8 +106,8 @@ func dropless(t *testing.T, s *paths.Scene) {
 	}
 }
 
-// scene creates the pods at the ends of the paths. The first node has two on one ENI, and one on another ENI, which is
-// of another pool. The second node has one.
+// scene creates the pods at the ends of the paths. The first node has two pods on one ENI, and one on an ENI of another
+// pool. The second node has one pod.
 func (m mode) scene(t *testing.T) *paths.Scene {
 	t.Helper()
 	conflist, err := m.conflist()
@@ -123,7 +122,7 @@ func (m mode) scene(t *testing.T) *paths.Scene {
 	return s
 }
 
-// open makes two nodes without pods, which call the plugins of the conflist.
+// open makes two nodes with this conflist, without pods.
 func (m mode) open(t *testing.T, conflist []byte) *paths.Scene {
 	t.Helper()
 	m.Bin, m.Conflist, m.Further = programs(t), conflist, true
@@ -148,7 +147,7 @@ func addPod(t *testing.T, n *paths.Node, kubernetes, name string) {
 	n.Pods = append(n.Pods, p)
 }
 
-// conflist returns the shipped one with the keys of the mode, and those that the paths need.
+// conflist returns the shipped conflist with the keys that the mode and the paths need.
 func (m mode) conflist() ([]byte, error) {
 	b, err := os.ReadFile("conflist-examples/10-cni-ipvlan-vpc-k8s.conflist")
 	if err != nil {

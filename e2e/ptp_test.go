@@ -32,8 +32,7 @@ import (
 )
 
 // TestEgressBehindPTP chains the egress plugin behind upstream's ptp, whose pods have no address of ours. A client
-// reaches a partner by a router. Then the destinations change: connections that are under way do what docs/egress.md
-// says.
+// reaches a partner by a router. Then the destinations change, and open connections do what docs/egress.md says.
 func TestEgressBehindPTP(t *testing.T) {
 	nltest.Need(t, "root", "nftables", "fou")
 	w := newPTP(t)
@@ -86,7 +85,7 @@ func TestEgressBehindPTP(t *testing.T) {
 	w.ends(router, "DEL")
 }
 
-// A ptpWorld is a node whose pods have the links of upstream's ptp, and a network with a partner beyond it.
+// A ptpWorld is a node whose pods have the links of upstream's ptp, and a partner in a network beyond the node.
 type ptpWorld struct {
 	*testing.T
 	node, partner *nl.NS
@@ -163,7 +162,6 @@ func (w *ptpWorld) serve() error {
 	return nil
 }
 
-// A to writes datagrams to an address.
 type to struct {
 	net.PacketConn
 	addr net.Addr
@@ -183,7 +181,6 @@ func answer(c net.Conn) {
 	}
 }
 
-// configure writes the conflist with destinations.
 func (w *ptpWorld) configure(destinations ...string) {
 	w.Helper()
 	text := fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "pods", "plugins": [
@@ -198,7 +195,6 @@ func (w *ptpWorld) configure(destinations ...string) {
 	w.must(err)
 }
 
-// A ptpPod is a pod of the node.
 type ptpPod struct {
 	rt   *libcni.RuntimeConf
 	ns   *nl.NS
@@ -220,7 +216,6 @@ func (w *ptpWorld) add(namespace, name string) ptpPod {
 	return p
 }
 
-// do runs another command for a pod.
 func (w *ptpWorld) do(verb string, p ptpPod) {
 	w.Helper()
 	w.must(w.node.Do(func() error {
@@ -237,7 +232,7 @@ func (w *ptpWorld) do(verb string, p ptpPod) {
 	}))
 }
 
-// ends ends a pod, and wants nothing of it to be left.
+// ends ends a pod, which must leave nothing.
 func (w *ptpWorld) ends(p ptpPod, verb string) {
 	w.Helper()
 	w.do(verb, p)
@@ -254,7 +249,7 @@ func (w *ptpWorld) ends(p ptpPod, verb string) {
 	}
 }
 
-// proxy leads packets for the Service to the router, as kube-proxy does.
+// proxy leads the packets to the Service to the router, as kube-proxy does.
 func (w *ptpWorld) proxy(router netip.Addr) {
 	w.Helper()
 	w.must(nl.Wiring{{NS: w.node, Object: nl.Table{Family: "ip", Name: "services", Chains: []nl.Chain{
@@ -263,14 +258,13 @@ func (w *ptpWorld) proxy(router netip.Addr) {
 				nl.DNAT(netip.AddrPortFrom(router, egress.DefaultPort))}}}}}}}.Add())
 }
 
-// repair returns what cni-tool repair has done.
+// repair returns the changes of cni-tool repair.
 func (w *ptpWorld) repair() (did []string) {
 	w.Helper()
 	w.must(w.node.Do(func() (err error) { did, err = repair.Node(w.Context(), conf.Load(w.config)); return err }))
 	return did
 }
 
-// A ptpCall is a connection of a pod, or a socket for datagrams.
 type ptpCall struct {
 	*ptpWorld
 	net.Conn
@@ -285,7 +279,6 @@ func (w *ptpWorld) dial(p ptpPod, network, to string) ptpCall {
 	return ptpCall{w, c, bufio.NewReader(c)}
 }
 
-// ask returns the address that the partner sees.
 func (c ptpCall) ask() (seen netip.Addr, err error) {
 	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
 		return seen, err

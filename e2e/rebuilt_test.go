@@ -22,8 +22,8 @@ const rebuiltConflist = `{"cniVersion": "1.1.0", "name": "rebuilt", "plugins": [
 	{"type": "cni-ipvlan-vpc-k8s-ipvlan"},
 	{"type": "cni-ipvlan-vpc-k8s-unnumbered-ptp", "hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true}]}`
 
-// TestRebuilt deletes the registry under running pods. CHECK finds them whole, before and after a collection or an ADD
-// has rebuilt the registry. No other pod gets their addresses, until their DEL.
+// TestRebuilt deletes the registry under running pods. CHECK succeeds before and after a collection or an ADD has
+// rebuilt the registry. No other pod gets the pods' addresses before their DEL.
 func TestRebuilt(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	rebuilds := map[string]func(*world, *libcni.NetworkConfigList, *testing.T){
@@ -67,7 +67,6 @@ func TestRebuilt(t *testing.T) {
 	}
 }
 
-// address adds a pod, and returns its address.
 func (w *world) address(t *testing.T, list *libcni.NetworkConfigList, pod string) string {
 	t.Helper()
 	if err := w.newPod(pod); err != nil {
@@ -80,7 +79,6 @@ func (w *world) address(t *testing.T, list *libcni.NetworkConfigList, pod string
 	return must(types100.NewResultFromResult(answer)).IPs[0].Address.IP.String()
 }
 
-// without takes the address from a pod's interface.
 func (w *world) without(t *testing.T, pod string) {
 	t.Helper()
 	addrs, err := w.pods[pod].Addrs("eth0")

@@ -28,7 +28,7 @@ import (
 
 const reference = "docs/configuration.md"
 
-// typeAll is the type of the plugin that combines all three.
+// typeAll is the type of the plugin that combines the three plugins.
 const typeAll = "cni-ipvlan-vpc-k8s"
 
 type configuration interface {
@@ -36,7 +36,6 @@ type configuration interface {
 	Describe(*codec.Codec)
 }
 
-// configurations are those of our plugins, by type.
 var configurations = map[string]func() configuration{
 	typeAll:                             func() configuration { return &chain.Config{} },
 	"cni-ipvlan-vpc-k8s-ipam":           func() configuration { return &lease.Config{} },
@@ -46,7 +45,7 @@ var configurations = map[string]func() configuration{
 }
 
 // TestRepoReference compares the configuration reference with the code. Each key has an entry with its type, and each
-// entry has a key. The default has the same effect as omitting the key, and the example has another effect.
+// entry has a key. The default has the effect of a missing key, and the example has another effect.
 func TestRepoReference(t *testing.T) {
 	entries := referenceEntries(t)
 	for plugin, empty := range configurations {
@@ -84,7 +83,7 @@ const inPool = "pools.<name>."
 
 func (e entry) key() string { return strings.TrimPrefix(e.path, inPool) }
 
-// with adds the key with a value, in JSON, to a configuration. Without a value, it adds only the parents of the key.
+// with adds the key with a JSON value to a configuration. Without a value, it adds only the parents of the key.
 func (e entry) with(config map[string]any, value string) map[string]any {
 	config = maps.Clone(config)
 	at := config
@@ -104,8 +103,8 @@ var (
 	heading = regexp.MustCompile(`^## (.*)$`)
 )
 
-// referenceEntries are those of each plugin, by its type, which is the heading. The plugin that is all three has none
-// of its own, but all of theirs.
+// referenceEntries are the entries of each plugin by its type, which is the heading. The combined plugin has no entries
+// of its own, but those of the three plugins.
 func referenceEntries(t *testing.T) map[string][]entry {
 	t.Helper()
 	text, err := os.ReadFile(reference)
@@ -132,7 +131,7 @@ func referenceEntries(t *testing.T) map[string][]entry {
 	return entries
 }
 
-// structs returns the structs into which the keys of a configuration are decoded.
+// structs returns the structs into which a configuration is decoded.
 func structs(c configuration) []reflect.Value {
 	all, ok := c.(*chain.Config)
 	if !ok {
@@ -145,7 +144,7 @@ func structs(c configuration) []reflect.Value {
 	return values
 }
 
-// jsonFields returns the fields of a struct by their keys.
+// jsonFields returns the fields of a struct by key.
 func jsonFields(t reflect.Type) map[string]reflect.StructField {
 	fields := map[string]reflect.StructField{}
 	for _, f := range reflect.VisibleFields(t) {
@@ -156,7 +155,6 @@ func jsonFields(t reflect.Type) map[string]reflect.StructField {
 	return fields
 }
 
-// jsonKeys returns the keys of a configuration.
 func jsonKeys(c configuration) map[string]reflect.Type {
 	keys := map[string]reflect.Type{}
 	for _, s := range structs(c) {
@@ -167,7 +165,7 @@ func jsonKeys(c configuration) map[string]reflect.Type {
 	return keys
 }
 
-// jsonKind returns the name of a type in JSON.
+// jsonKind returns JSON's name of a type.
 func jsonKind(t reflect.Type) string {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -203,7 +201,7 @@ func (d defaults) minimal() map[string]any {
 	return config
 }
 
-// check compares a configuration without the key, one with its default, and one with its example.
+// check compares a configuration without the key, with its default, and with its example.
 func (d defaults) check(e entry) {
 	if e.otherwise == "" {
 		d.checkRequired(e)
@@ -219,7 +217,7 @@ func (d defaults) check(e entry) {
 		configs = append(configs, c)
 	}
 	if !cmp.Equal(configs[0], configs[1], exactly...) {
-		// Without the key, the field stays empty, so compare what Validate has computed.
+		// Without the key, the field is empty: compare what Validate has computed.
 		for _, c := range configs {
 			clearKey(c, e.path)
 		}
@@ -261,7 +259,7 @@ func (d defaults) decode(config map[string]any, into configuration) error {
 	return into.Validate()
 }
 
-// clearKey empties the fields of a path's first key.
+// clearKey empties the fields of the first key in a path.
 func clearKey(c configuration, path string) {
 	key, _, _ := strings.Cut(path, ".")
 	for _, s := range structs(c) {

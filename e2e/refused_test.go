@@ -20,12 +20,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// The codes of refusals: the pod can never have what it asks for, or not now.
+// The codes of refusals: the pod can never have what it asks for, or cannot have it now.
 const never, later = 100, 11
 
-// TestRequestsRefused: a pod that may not have, or cannot have, what it asks for gets an error that names the key, the
-// value and what would be right. Nothing is changed: neither in EC2, nor on the node, nor in the pod, nor for the pod
-// beside it.
+// TestRequestsRefused: a pod that asks for what it may not or cannot have gets an error with the key, the value and
+// what would be right. Nothing changes: neither in EC2, nor on the node, nor in the pod, nor in the other pod.
 func TestRequestsRefused(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	text, err := os.ReadFile("conflist-examples/requests.conflist")
@@ -153,7 +152,7 @@ func TestRequestsRefused(t *testing.T) {
 	w.verb(t, list, "CHECK", "beside")
 }
 
-// given creates an ENI in a subnet for which pods may ask, with further parameters of the call.
+// given creates an ENI for which pods may ask. params are further parameters of the call.
 func (w *world) given(t *testing.T, subnet string, params map[string]string) ec2sim.ENI {
 	t.Helper()
 	call := map[string]string{"SubnetId": subnet, "TagSpecification.1.ResourceType": "network-interface",
@@ -166,7 +165,7 @@ func (w *world) given(t *testing.T, subnet string, params map[string]string) ec2
 	return all[len(all)-1]
 }
 
-// bare wants the pod to have no link except lo.
+// bare checks that the pod has no link except lo.
 func (w *world) bare(t *testing.T, pod string) {
 	t.Helper()
 	links, err := w.pods[pod].Links()
@@ -181,9 +180,9 @@ func (w *world) bare(t *testing.T, pod string) {
 	}
 }
 
-// TestGivenUntouched checks that no command deletes or changes an ENI that an operator has created for pods. No
-// collection does so, also with a new registry, no eni-gc and no remove-interface. The node attaches and detaches it.
-// If an operator has moved it to another instance meanwhile, it stays there.
+// TestGivenUntouched checks that no collection (even with a new registry), no eni-gc and no remove-interface deletes or
+// changes an ENI that an operator has created for pods. The node attaches and detaches it. If an operator has moved it
+// to another instance meanwhile, it stays there.
 func TestGivenUntouched(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	list, err := libcni.ConfListFromFile("conflist-examples/requests.conflist")
@@ -214,7 +213,7 @@ func TestGivenUntouched(t *testing.T) {
 			t.Errorf("remove-interface: %v\n%s", err, out)
 		}
 	}
-	strays := func() { // what eni-gc has not seen once it does not delete when it sees it again
+	strays := func() { // eni-gc deletes only what it sees twice
 		t.Helper()
 		if out := w.tool(t, "eni-gc", "--grace=20m", "--output=json"); strings.Contains(out, was.ID) {
 			t.Errorf("eni-gc:\n%s", out)

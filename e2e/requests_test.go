@@ -23,7 +23,7 @@ import (
 // documentedENI is the ENI in the documentation of requests.
 const documentedENI = "eni-0a281565676f746d4"
 
-// documentedPods returns what the pods in the documentation ask for. The first asks for nothing.
+// documentedPods returns the requests of the pods in the documentation. The first pod asks for nothing.
 func documentedPods(t *testing.T) (asks []string) {
 	t.Helper()
 	text, err := os.ReadFile("docs/nics.md")
@@ -43,7 +43,7 @@ func documentedPods(t *testing.T) (asks []string) {
 	return asks
 }
 
-// A wanted is the ENI that an interface must be on.
+// A wanted describes the ENI that an interface must be on.
 type wanted struct {
 	subnet, ip string
 	groups     []string
@@ -51,8 +51,8 @@ type wanted struct {
 	exclusive  bool // its own link is in the pod
 }
 
-// TestRequests runs the pods of the documentation, each on a node of its own. Each of their
-// interfaces is on the ENI that it asks for, answers from its own address, and ends with DEL.
+// TestRequests runs the pods of the documentation, each on its own node. Each of their interfaces is on the requested
+// ENI, answers from its own address, and ends with DEL.
 func TestRequests(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	own := []string{"sg-1234", "sg-5678"}
@@ -89,12 +89,10 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// asks lets the pods ask for their interfaces.
 func (w *world) asks(ask string) {
 	w.capabilities = map[string]any{"io.kubernetes.cri.pod-annotations": map[string]string{nic.Annotation: ask}}
 }
 
-// give creates an ENI for which pods may ask.
 func (w *world) give(t *testing.T) string {
 	t.Helper()
 	e := w.given(t, "subnet-1", map[string]string{"SecurityGroupId.1": "sg-9"})
@@ -134,7 +132,6 @@ func (w *world) tryRequest(t *testing.T, list *libcni.NetworkConfigList, given s
 	}
 }
 
-// tryInterface compares an interface of the pod with EC2, and calls it from another host.
 func (w *world) tryInterface(t *testing.T, result *types100.Result, i int, given string, want wanted) {
 	t.Helper()
 	ip, _ := netip.AddrFromSlice(result.IPs[i].Address.IP)
@@ -161,8 +158,8 @@ func (w *world) tryInterface(t *testing.T, result *types100.Result, i int, given
 }
 
 // TestFurtherNetworks adds a pod to three networks, one after another, as Multus does: the second by the capability
-// deviceID, the third by args.cni. Each interface answers by itself. The DELs come in different orders, and each leaves
-// the others alone.
+// deviceID, the third by args.cni. Each interface answers. The DELs have different orders, and each leaves the others
+// alone.
 func TestFurtherNetworks(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	text, err := os.ReadFile("conflist-examples/requests.conflist")

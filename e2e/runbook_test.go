@@ -16,9 +16,8 @@ import (
 
 const runbookPage = "docs/operations.md"
 
-// TestRunbook checks that the programs can write each error that docs/operations.md quotes, so that an operator finds
-// the words of a pod's event there. "…" in a quotation stands for a part that varies. Each part between two colons is
-// an error of its own.
+// TestRunbook checks that the programs can write each error that docs/operations.md quotes. "…" in a quotation stands
+// for a part that varies. Each part between two colons is an error of its own.
 func TestRunbook(t *testing.T) {
 	page, err := os.ReadFile(runbookPage)
 	if err != nil {
@@ -38,14 +37,14 @@ func TestRunbook(t *testing.T) {
 	}
 }
 
-// runbookCommand matches a command of the page: in a line of its own, or in quotes.
+// runbookCommand matches a command of the page, in a line of its own or in quotes.
 var runbookCommand = regexp.MustCompile("(?m)^    (?:  )?((?:cni-tool|ip|for|sysctl|nft) [^#\n]*)|`((?:cni-tool|" +
 	"ip|nft|sysctl|systemctl|journalctl|kubectl|aws|iptables|iptables-legacy|firewall-cmd|tailscale|" +
 	"ufw) [^`]*)`")
 
-// runbookStates are the entries of the page that name commands, by how they begin, and the files whose tests make the
-// state that the entry is about: transcripts of the tool, tests of this package, and others with their path. The
-// commands of an entry are in these files.
+// runbookStates has the entries of the page that name commands, by their beginning. The values are the files whose
+// tests make the state of the entry, and run its commands: transcripts of the tool, tests of this package, and others
+// with their path.
 var runbookStates = map[string]string{
 	"## Look at a node": "sim_test.go limits.txtar support_bundle.txtar " +
 		"connectivity_test.txtar",
@@ -85,7 +84,7 @@ var runbookStates = map[string]string{
 	"### A VPN on the node":                   "packaging/testdata/tenants doctor_node.txtar",
 }
 
-// runOtherwise are commands of the page that tests have in other words.
+// runOtherwise are commands of the page that tests write in other words.
 var runOtherwise = map[string]string{
 	"cni-tool connectivity-test --p":  `"--peer",`,
 	"cni-tool connectivity-test --s":  `"--serve"`,
@@ -111,11 +110,11 @@ var runByNoTest = map[string]string{
 	"for id in $(crictl":               "it needs crictl, and the original plugin",
 }
 
-// asOperators matches the tool in a transcript, with what names files and programs that an operator has in their usual
+// asOperators matches the tool in a transcript, with options for files and programs that an operator has in their usual
 // places.
 var asOperators = regexp.MustCompile(`cni-ipvlan-vpc-k8s-tool( [a-z-]+)?(?: --(?:config|root|bin-dir)[ =]\S*)*`)
 
-// TestRunbookCommands checks that a test runs each command of docs/operations.md in the state that its entry is about.
+// TestRunbookCommands checks that a test runs each command of docs/operations.md in the state of its entry.
 func TestRunbookCommands(t *testing.T) {
 	count := map[string]int{}
 	for heading, entry := range runbookEntries(t) {
@@ -141,7 +140,7 @@ func TestRunbookCommands(t *testing.T) {
 	}
 }
 
-// runbookEntries are the parts of the page by what they begin with: a heading, or a symptom in bold.
+// runbookEntries are the parts of the page by their beginning: a heading, or a symptom in bold.
 func runbookEntries(t *testing.T) map[string]string {
 	t.Helper()
 	entries, heading := map[string]string{}, ""
@@ -185,7 +184,7 @@ func read(t *testing.T, file string) string {
 	return string(b)
 }
 
-// ourSource returns the source of everything that can make an ADD fail.
+// ourSource returns the source that can make an ADD fail.
 func ourSource(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder

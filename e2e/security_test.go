@@ -16,8 +16,8 @@ import (
 	"testing"
 )
 
-// held has for each statement of docs/security.md, by its first words, the tests that hold it. An advice, and a limit
-// of what is protected, need none.
+// held has the tests that hold each statement of docs/security.md, by its first words. An advice needs none, and
+// neither does a limit of the protection.
 var held = map[string]string{
 	"No program listens on a port":           "TestListensNowhere",
 	"State is in `/run":                      "TestPermissions TestRebuilt",
@@ -67,8 +67,8 @@ var held = map[string]string{
 	"The plugins execute two other":        "TestListensNowhere",
 }
 
-// TestSecurityHeld checks that each statement of docs/security.md that begins a point names its tests above, and that
-// there are such tests.
+// TestSecurityHeld checks that each statement of docs/security.md at the beginning of a point has existing tests in
+// held.
 func TestSecurityHeld(t *testing.T) {
 	text, err := os.ReadFile("docs/security.md")
 	if err != nil {
@@ -99,7 +99,6 @@ func TestSecurityHeld(t *testing.T) {
 	}
 }
 
-// testNames are the names of all tests.
 func testNames(t *testing.T) map[string]bool {
 	t.Helper()
 	all := map[string]bool{}
@@ -123,8 +122,7 @@ func testNames(t *testing.T) map[string]bool {
 	return all
 }
 
-// onNodes are the source files of what runs on nodes: of the programs, and of all packages of this repository that they
-// import.
+// onNodes are the source files of the programs on nodes, and of all packages of this repository that they import.
 func onNodes(t *testing.T) (files []string) {
 	t.Helper()
 	const programs = "./plugin/... ./ipam/... ./unnumbered-ptp/... ./tool/..."
@@ -148,7 +146,7 @@ func onNodes(t *testing.T) (files []string) {
 	return files
 }
 
-// list is the output of go list, by its fields.
+// list returns fields of the output of go list.
 func list(t *testing.T, format string, args ...string) []string {
 	t.Helper()
 	out, err := exec.Command("go", append([]string{"list", "-f", format}, args...)...).Output()
@@ -158,8 +156,8 @@ func list(t *testing.T, format string, args ...string) []string {
 	return strings.Fields(string(out))
 }
 
-// TestListensNowhere: nothing that runs on a node opens a socket to which others connect, except connectivity-test
-// while an operator runs it. Only these files execute programs. The plugins are the first two.
+// TestListensNowhere: no program on a node listens on a socket, except connectivity-test while an operator runs it.
+// Only these files execute programs. The plugins are the first two.
 func TestListensNowhere(t *testing.T) {
 	executing := map[string]bool{"plugin/delegate.go": false, "unnumbered-ptp/legacy/legacy.go": false}
 	listens := regexp.MustCompile(
@@ -191,7 +189,7 @@ func TestListensNowhere(t *testing.T) {
 	}
 }
 
-// TestNeverAsked: no program asks EC2 to take an address from another ENI, or to let an ENI send with foreign sources.
+// TestNeverAsked: no program asks EC2 to take an address from another ENI, or to allow foreign sources of an ENI.
 func TestNeverAsked(t *testing.T) {
 	set := regexp.MustCompile(`\b(AllowReassignment|SourceDestCheck)"?\s*[:=]`)
 	for _, f := range onNodes(t) {
@@ -202,8 +200,8 @@ func TestNeverAsked(t *testing.T) {
 	}
 }
 
-// TestStatic: the programs in bin, which make builds first, need no library of the node, and name no path of the
-// machine that has built them.
+// TestStatic: the programs in bin, which make builds first, need no library of the node, and contain no path of the
+// build machine.
 func TestStatic(t *testing.T) {
 	files, err := filepath.Glob("bin/cni-ipvlan-vpc-k8s*")
 	if err != nil || len(files) != 7 {
@@ -232,7 +230,7 @@ func TestStatic(t *testing.T) {
 	}
 }
 
-// TestInstallerHasNoAccount: the DaemonSets that install have no account at the API server, and no role there.
+// TestInstallerHasNoAccount: the DaemonSets that install have neither an account at the API server nor a role.
 func TestInstallerHasNoAccount(t *testing.T) {
 	for _, file := range []string{"packaging/kubernetes/systemd.yaml", "packaging/kubernetes/maintain.yaml",
 		"packaging/chart/templates/daemonset.yaml"} {
@@ -250,7 +248,7 @@ func TestInstallerHasNoAccount(t *testing.T) {
 	}
 }
 
-// TestCollectsSoon: cni-gc.timer has repair run within seven minutes, and systemd adds no more than some seconds.
+// TestCollectsSoon: cni-gc.timer runs repair within seven minutes, and systemd adds only some seconds.
 func TestCollectsSoon(t *testing.T) {
 	for file, lines := range map[string][]string{
 		"systemd/system/cni-gc.timer":   {"OnUnitActiveSec=5min", "RandomizedDelaySec=2min", "AccuracySec=10s"},

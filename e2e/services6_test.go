@@ -11,8 +11,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
 )
 
-// loops6 are the modes of a cluster without IPv4. The pods' subnet has no IPv4, nodes have kube-proxy's rules for IPv6
-// only, and Services have IPv6 addresses only.
+// loops6 are the modes of a cluster without IPv4.
 var loops6 = []mode{
 	{redirect, both(onlyIPv6, withServices), v6},
 	{"redirect, keepCaller", both(onlyIPv6, keepCaller(withServices)),
@@ -20,7 +19,6 @@ var loops6 = []mode{
 	{"masquerade", both(onlyIPv6, loopBy("masquerade")), paths.Options{Families: v6.Families, Tracking: true}},
 }
 
-// both makes the changes of first, and then those of second.
 func both(first, second func(ipam, ptp map[string]any)) func(ipam, ptp map[string]any) {
 	return func(ipam, ptp map[string]any) {
 		first(ipam, ptp)
@@ -35,7 +33,7 @@ func TestServicesIPv6(t *testing.T) {
 	for i, loop := range loops6 {
 		t.Run(loop.name, func(t *testing.T) {
 			s := loop.serviceScene(t)
-			// the rules of the default are those of the cluster with both families
+			// the default has the same rules as in the cluster with both families
 			for _, proxy := range proxiesOf(i + 1) {
 				t.Run(string(proxy), func(t *testing.T) {
 					column := string(proxy) + ", " + loop.name
@@ -59,7 +57,7 @@ func TestServicesIPv6(t *testing.T) {
 	t.Logf("probes that were right, by path, family and mode:\n%s", m.table(rows))
 }
 
-// uninvolved checks that the first pod has no netfilter rules unless it masquerades, and that the nodes have sent no
+// uninvolved checks that the first pod has no netfilter rules unless it masquerades, and that the nodes sent no
 // redirects.
 func uninvolved(t *testing.T, s *paths.Scene, tracking bool) {
 	t.Helper()

@@ -15,7 +15,7 @@ import (
 
 const redirect = "redirect" // the default
 
-// loops are the modes of the service loop, each with a scene of its own, and the modes in which pods see their callers.
+// loops are the modes of the service loop, each with its own scene, and the modes in which pods see their callers.
 var loops = []mode{
 	{redirect, withServices, dual},
 	{"redirect, keepCaller", keepCaller(withServices), paths.Options{Families: dual.Families, Kept: true}},
@@ -27,7 +27,7 @@ var loops = []mode{
 	{byPair, routedServices, paths.Options{Families: dual.Families, Kept: true, Tracking: true}},
 }
 
-// byPair is the data path without slaves. Pods see their callers: the node translates nothing but what kube-proxy does.
+// byPair is the data path without slaves. Pods see their callers, because the node translates only as kube-proxy does.
 const byPair = "veth"
 
 func routedServices(ipam, ptp map[string]any) {
@@ -35,14 +35,14 @@ func routedServices(ipam, ptp map[string]any) {
 	routed(ipam, nil)
 }
 
-// wholeENI lets the pods that are alone on their ENI have the whole ENI: they call Services, and are backends of some.
+// wholeENI gives a whole ENI to the pods that are alone on their ENI. They call Services, and are backends of some.
 func wholeENI(ipam, ptp map[string]any) {
 	withServices(ipam, ptp)
 	ipam["requests"] = []map[string]any{{"namespaces": []string{"cousins"}, "exclusive": true}}
 	ipam["capabilities"] = map[string]bool{"io.kubernetes.cri.pod-annotations": true}
 }
 
-// withServices sends packets for Services to the node, because the IPv6 default route uses the ENI.
+// withServices leads packets for Services to the node, because the IPv6 default route uses the ENI.
 func withServices(_, ptp map[string]any) { ptp["hostCidrs"] = kubeproxy.ServiceCIDRs() }
 
 func loopBy(way string) func(ipam, ptp map[string]any) {
@@ -59,8 +59,8 @@ func keepCaller(change func(ipam, ptp map[string]any)) func(ipam, ptp map[string
 	}
 }
 
-// TestServices tries every path to Services, by each service loop, with the rules of kube-proxy in each of its modes.
-// It also tries all other paths, which must still work.
+// TestServices tries every path to Services with each service loop and each mode of kube-proxy. All other paths must
+// still work.
 func TestServices(t *testing.T) {
 	nltest.Need(t, "root", "nftables")
 	m := &matrix{counts: map[cell]string{}}
@@ -108,7 +108,7 @@ func cousinsApart(t *testing.T, s *paths.Scene, want bool) {
 	}
 }
 
-// proxiesOf are kube-proxy's modes for the nth way to Services: both for the default, then one in turn, or every.
+// proxiesOf returns kube-proxy's modes for the nth service loop: both for the default, then one in turn, or every mode.
 func proxiesOf(nth int) []kubeproxy.Mode {
 	if *every || nth == 0 {
 		return kubeproxy.Modes
@@ -116,7 +116,7 @@ func proxiesOf(nth int) []kubeproxy.Mode {
 	return kubeproxy.Modes[nth%len(kubeproxy.Modes):][:1]
 }
 
-// tryAll tries all paths of some families, and fills a column.
+// tryAll tries all paths of these families, and fills a column.
 func (m *matrix) tryAll(t *testing.T, s *paths.Scene, o paths.Options, column string) {
 	t.Helper()
 	for _, f := range o.Families {
@@ -133,7 +133,7 @@ func (m *matrix) tryAll(t *testing.T, s *paths.Scene, o paths.Options, column st
 	}
 }
 
-// serviceScene has three pods on each node, each of which also answers as a DNS server.
+// serviceScene has three pods on each node, which also answer as DNS servers.
 func (m mode) serviceScene(t *testing.T) *paths.Scene {
 	t.Helper()
 	s := m.scene(t)

@@ -9,9 +9,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestSimBreaks types what a person does who breaks things in make sim: pods call each other by their names, a Service,
-// and the other node. EC2 throttles and denies, and another program changes ENIs. The programs say what is broken, and
-// after its end all is well. Each line must succeed.
+// TestSimBreaks types what a person does who breaks things in make sim. Pods call each other by name, a Service, and
+// the other node. EC2 throttles and denies, and another program changes ENIs. The programs report the faults, and after
+// their end everything works. Each line must succeed.
 func TestSimBreaks(t *testing.T) {
 	nltest.Need(t, "root", "nftables")
 	for _, path := range []string{"ipvlan", "veth"} {

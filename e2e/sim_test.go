@@ -28,8 +28,8 @@ var (
 	blanks   = regexp.MustCompile(`(?m) +$`)
 )
 
-// TestSim types the commands of the transcript of make sim in docs/playground.md, and wants what it shows. With
-// UPDATE=1 it writes what it gets into the file.
+// TestSim types the commands of the transcript of make sim in docs/playground.md, and compares the output. With
+// UPDATE=1, it writes the output into the file.
 func TestSim(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	text, err := os.ReadFile(playground)
@@ -58,8 +58,7 @@ func TestSim(t *testing.T) {
 	}
 }
 
-// sim is what make sim executes, with a pipe for standard input. It mounts over directories, and so has them for
-// itself.
+// sim returns the command that make sim executes, in its own mount namespace, because it mounts over directories.
 func sim(t *testing.T, script string, args ...string) *exec.Cmd {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), "bin/shell", args...)
@@ -69,7 +68,7 @@ func sim(t *testing.T, script string, args ...string) *exec.Cmd {
 	return c
 }
 
-// playSim is what make sim shows to who types the commands, until the prompt after the last one.
+// playSim returns the output of make sim for these commands, up to the prompt after the last one.
 func playSim(t *testing.T, commands []string) string {
 	t.Helper()
 	c := sim(t, strings.Join(commands, "\n")+"\n", "-i")
@@ -82,10 +81,10 @@ func playSim(t *testing.T, commands []string) string {
 	return blanks.ReplaceAllString(shown[:max(strings.LastIndex(shown, "node1# "), 0)], "")
 }
 
-// TestSimScript pipes a script to make sim, which ends with the script's status. On a healthy node with pods, doctor
-// and the comparison of all sources find nothing: other instances and the simulator are not seen. When the node has
-// lost a part of a young pod's network, doctor reports it, and repair puts it back. What is lost in the pod is
-// reported, too. After the registry was deleted, status shows the pods by their names.
+// TestSimScript pipes a script to make sim, which must exit with the script's status. On a healthy node with pods,
+// doctor and the comparison of all sources find nothing, because they do not see other instances and the simulator.
+// Doctor reports a lost part of a young pod's network, and repair restores it. Doctor also reports losses in the pod.
+// After the deletion of the registry, status shows the pods by name.
 func TestSimScript(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	const script = `set -ex
@@ -120,7 +119,7 @@ exit 3
 	}
 }
 
-// TestRepoSimPipe pipes a script to make sim itself. Where the kernel has no ipvlan, the script must reach the VM.
+// TestRepoSimPipe pipes a script to make sim. On a kernel without ipvlan, the script must reach the VM.
 func TestRepoSimPipe(t *testing.T) {
 	nltest.Need(t, "root")
 	if os.Getenv("VM_KIND") != "uml" {
@@ -140,7 +139,7 @@ func TestRepoSimPipe(t *testing.T) {
 	}
 }
 
-// sameEachTime replaces times and the numbers of requests, and leaves out what is there for a while only.
+// sameEachTime replaces times and the numbers of requests, and removes lines that appear only for a while.
 func sameEachTime(s string) string {
 	s = regexp.MustCompile(`(?m)^EC2 call unfinished for .*\n`).ReplaceAllString(s, "")
 	s = regexp.MustCompile(`request=\S+`).ReplaceAllString(s, "REQUEST")

@@ -16,13 +16,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// churn has TestStatusBeside take its long form: 1,000 pods at least, and ten minutes of STATUS, twice a second:
+// With the flag churn, TestStatusBeside takes its long form: at least 1,000 pods, and ten minutes of STATUS, twice a
+// second:
 //
 //	go test -timeout 1h -exec "$PWD/nl/nltest/vm/exec" -run TestStatusBeside -v ./e2e -args -churn
 var churn = flag.Bool("churn", false, "TestStatusBeside: add and delete pods for ten minutes")
 
-// TestStatusBeside asks STATUS again and again while pods are added and deleted. Meanwhile collections release
-// addresses, and ADDs ask EC2 for others. A runtime makes the node NotReady when one STATUS fails, so none may.
+// TestStatusBeside asks STATUS again and again while pods are added and deleted, collections release addresses, and
+// ADDs ask EC2 for others. No STATUS may fail, because a runtime would make the node NotReady.
 func TestStatusBeside(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	const workers, collect = 4, 10
@@ -68,7 +69,6 @@ func TestStatusBeside(t *testing.T) {
 	}
 }
 
-// live adds a pod and deletes it.
 func (w *world) live(t *testing.T, list *libcni.NetworkConfigList, pod string) {
 	for _, verb := range []string{"ADD", "DEL"} {
 		if _, err := w.call(list, verb, pod); err != nil {
