@@ -61,8 +61,8 @@ func TestQuantile(t *testing.T) {
 	}
 }
 
-// TestMedian: the first collection of a node does more than the next ones. It changes neither the elapsed time of the
-// upkeep nor its CPU.
+// TestMedian: the first collection of a node takes longer than the next ones, but does not change the upkeep's elapsed
+// time or CPU.
 func TestMedian(t *testing.T) {
 	var runs []sample
 	for _, wall := range []time.Duration{6900, 1200, 1100, 1150, 1170} {
@@ -73,7 +73,7 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-// The benchmark must measure the shipped chains: their plugins are named, and libcni accepts them.
+// TestCandidates checks that libcni accepts the shipped chains, and that bench looks for exactly their plugins.
 func TestCandidates(t *testing.T) {
 	own, err := warmConflist("../../conflist-examples/10-cni-ipvlan-vpc-k8s.conflist", 1, false, "")
 	if err != nil {
@@ -103,8 +103,8 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
-// TestBudgets: a packet above its budget fails the benchmark, and the error names it. Most rounds contain other work of
-// the kernel. Only the least round counts.
+// TestBudgets: a packet above its budget fails the benchmark, with an error that names it. Only the cheapest round
+// counts, because most rounds contain other work of the kernel.
 func TestBudgets(t *testing.T) {
 	cost := map[string]time.Duration{bare: 1000, ours: 1015, loopless: 1003, routedVeth: 1400, byVeth: 1450,
 		crowded: 1500, tracked: 1500}
@@ -144,7 +144,7 @@ func TestBudgets(t *testing.T) {
 	}
 }
 
-// TestFrugal: the published memory of an ADD is at most that of upstream's chain, and a higher one fails the benchmark.
+// TestFrugal: the published memory of an ADD is at most that of upstream's chain. A higher figure fails the benchmark.
 func TestFrugal(t *testing.T) {
 	b, err := os.ReadFile("../../docs/bench-memory.txt")
 	if err != nil {
@@ -165,7 +165,7 @@ func TestFrugal(t *testing.T) {
 	}
 }
 
-// TestPublished checks that the page has the figures of the last runs.
+// TestPublished checks that docs/speed.md has the figures of the last runs.
 func TestPublished(t *testing.T) {
 	page, err := os.ReadFile("../../docs/speed.md")
 	if err != nil {

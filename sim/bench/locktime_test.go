@@ -14,8 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestLockTimeAlone: collections of this process's own garbage are due all the time, and none falls into the
-// measurement.
+// TestLockTimeAlone: no garbage collection of this process falls into the measurement, although one is always due.
 func TestLockTimeAlone(t *testing.T) {
 	n := &node{dir: t.TempDir()}
 	r, err := registry.Open(filepath.Join(n.dir, "run"))

@@ -291,8 +291,8 @@ func (s *nodeState) addressesOfENIs() error {
 	return differ("the registry, compared with EC2,", ec2, ours)
 }
 
-// settled checks that no work is open, except the note of a killed creation. It remains for 15 minutes after the ENI
-// was found, because EC2 may show another ENI. It names no subnet, and no process repeats it.
+// settled checks that no work is open, except the note of a creation by a killed process. It remains for 15 minutes
+// after the ENI was found, because EC2 may show another ENI. It names no subnet, and no process repeats it.
 func (s *nodeState) settled() error {
 	var errs []error
 	for _, i := range s.registry.Intents {

@@ -165,7 +165,7 @@ func (f *following) revive(t *testing.T, n *cluster.Node) {
 	check(t, f.apart())
 }
 
-// A moving has the times of an address's move. If the old node is off, there was no DEL.
+// A moving has the times of an address's move. ended is the end of the DEL, or of the node if it is off.
 type moving struct {
 	ended, released, assigned, answers time.Time
 	off                                bool

@@ -23,7 +23,8 @@ const (
 	engineManifest = "../../.cache/cluster/netpol.yaml"
 )
 
-// policySpecs are Kubernetes' own tests of NetworkPolicy, allSpecs of them in this release. someSpecs has two of them.
+// policySpecs are Kubernetes' own tests of NetworkPolicy, and someSpecs are some of them. This release has allSpecs and
+// fewSpecs tests.
 const (
 	policySpecs = `\[sig-network\] Netpol`
 	someSpecs   = policySpecs + ` NetworkPolicy between server and client should ` +

@@ -157,7 +157,7 @@ func pausing() object {
 	return podSpec(object{"name": "pause", "image": cluster.Pause, "imagePullPolicy": "Never"})
 }
 
-// A round has the places of a burst of pods, and how many of them failed for lack of an address.
+// A round has the numbers of a burst's pods on each node, and of those that failed for lack of an address.
 type round struct {
 	name              string
 	few, many, failed int

@@ -9,7 +9,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// An account is EC2 for models of other plugins: only its buckets.
+// An account is EC2 for the models of other plugins. It has only token buckets.
 type account struct {
 	*ledger
 	mu     sync.Mutex

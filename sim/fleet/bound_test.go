@@ -10,9 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// bound returns when the buckets have let the last node make its last call, if no token is lost. Each node makes the
-// calls of needs, from when it arrives. There is no faster way through the buckets. A node without calls is ready when
-// it arrives.
+// bound returns the earliest time at which the buckets can let the last node make its last call. Each node makes the
+// calls of needs after its arrival. A node without calls is ready when it arrives.
 func bound(needs map[string]int, arrivals []time.Duration) (most time.Duration) {
 	most = arrivals[len(arrivals)-1]
 	for action, n := range needs {

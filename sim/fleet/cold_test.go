@@ -36,7 +36,7 @@ type cold struct {
 	most  float64       // the ratio, at most
 }
 
-// shipped is the policy of the shipped configuration, whose pods also have routes to the peers of the VPC.
+// shipped is the policy of the shipped configuration, with routes to the peers of the VPC.
 func shipped(change func(*lease.Policy)) way {
 	return way{policy: with(func(p *lease.Policy) { p.Peers = true; change(p) })}
 }
@@ -44,13 +44,12 @@ func shipped(change func(*lease.Policy)) way {
 func single(*lease.Policy)     {}
 func prefixes(p *lease.Policy) { p.Prefixes = true }
 
-// on returns the way on nodes of another type.
 func (w way) on(instance string) way { w.instance = instance; return w }
 
-// goal is how many times as long as the calls that must follow each other an ADD may wait.
+// goal is the ratio of an ADD's wait to the calls that must follow each other.
 const goal = 1.05
 
-// colds are the cases. Two ENIs exceed the goal: a node makes one ENI after the other, see docs/speed.md.
+// colds are the cases. Two ENIs exceed the goal, because a node makes one ENI after the other (see docs/speed.md).
 var colds = []cold{
 	{name: "addresses on an ENI with room", way: shipped(single), had: 1, pods: 1, drawn: true, calls: 1, most: goal},
 	{name: "a prefix on an ENI with room", way: shipped(prefixes), had: 17, pods: 1, calls: 1, most: goal},
@@ -63,7 +62,7 @@ var colds = []cold{
 		most: 1.2},
 }
 
-// A span is a call of EC2, from when it is made until it is answered. Times are since the ADDs have come.
+// A span is a call of EC2 from its start to its answer. Times count from the start of the ADDs.
 type span struct {
 	action       string
 	begins, ends time.Duration
@@ -71,18 +70,18 @@ type span struct {
 
 func (s span) took() time.Duration { return s.ends - s.begins }
 
-// onPath reports whether the calls of an action must follow each other. An ENI is created and then attached.
+// onPath reports whether the calls of an action must follow each other.
 func (s span) onPath() bool {
 	return slices.Contains([]string{"AssignPrivateIpAddresses", "CreateNetworkInterface", "AttachNetworkInterface"},
 		s.action)
 }
 
-// prepares reports whether the first new ENI needs the answer. Nothing of the questions needs another answer.
+// prepares reports whether the first new ENI needs the answer. These questions are independent of each other.
 func (s span) prepares() bool {
 	return slices.Contains([]string{"DescribeInstanceTypes", "DescribeNetworkInterfaces", "DescribeSubnets"}, s.action)
 }
 
-// A coldRun is what has happened in a case.
+// A coldRun is the outcome of a case.
 type coldRun struct {
 	spans  []span        // in order
 	leased time.Duration // when the last ADD had its address
@@ -104,7 +103,7 @@ func (r coldRun) path() (sum time.Duration) {
 
 func (r coldRun) ratio() float64 { return float64(r.leased) / float64(r.path()) }
 
-// play plays the case with latencies that the seed draws.
+// play plays the case with random latencies from the seed.
 func (c cold) play(outside *testing.T, seed uint64) (run coldRun) {
 	dir := simtest.Memory(outside)
 	synctest.Test(outside, func(t *testing.T) {
@@ -135,7 +134,7 @@ func (c cold) play(outside *testing.T, seed uint64) (run coldRun) {
 	return run
 }
 
-// burst is the ADDs of the case.
+// burst makes the ADDs of the case.
 func (c cold) burst(t *testing.T, n *ours) (run coldRun) {
 	var mu sync.Mutex
 	began := time.Now()
@@ -163,14 +162,14 @@ func (c cold) burst(t *testing.T, n *ours) (run coldRun) {
 
 func millis(d time.Duration) string { return fmt.Sprint(d.Round(time.Millisecond).Milliseconds()) }
 
-// row is the case in figures. The first run has the calls, and the worst one the ratio.
+// row has the figures of the case: those of the first run, and the ratio of the worst one.
 func (c cold) row(runs []coldRun) []string {
 	worst := slices.MaxFunc(runs, func(a, b coldRun) int { return cmp.Compare(a.ratio(), b.ratio()) })
 	return []string{c.name, fmt.Sprint(len(runs[0].spans)), millis(runs[0].leased), millis(runs[0].path()),
 		fmt.Sprintf("%.2f", runs[0].ratio()), fmt.Sprintf("%.2f", worst.ratio())}
 }
 
-// calls are rows about the calls of a case. A call waits for those that are answered when it is made.
+// rows has a row for each call of a case. A call waits for those that are answered when it begins.
 func (c cold) rows(r coldRun) (rows [][]string) {
 	for _, s := range r.spans {
 		after, on := "", "beside"
@@ -187,7 +186,7 @@ func (c cold) rows(r coldRun) (rows [][]string) {
 	return append(rows, []string{c.name, "the last address is leased", millis(r.leased), millis(r.leased), "", ""})
 }
 
-// TestCold plays the cases, and compares them with the goal and with the documents. make cold writes these.
+// TestCold plays the cases, and compares them with the goal and with the documents, which make cold writes.
 func TestCold(t *testing.T) {
 	const draws = 10
 	simtest.Credentials(t)

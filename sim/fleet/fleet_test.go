@@ -25,8 +25,8 @@ var (
 	write   = flag.String("write", "", "for TestWhole: `document` that gets the tables of all results")
 )
 
-// churn is how many pods per second a rolling replacement replaces in a fleet of 2000 nodes, above the 400 that the
-// largest tier of EKS' control plane can start. Each node replaces a pod every four seconds.
+// churn is how many pods per second a rolling replacement replaces in a fleet of 2000 nodes. The largest tier of EKS'
+// control plane can start 400. Each node replaces a pod every four seconds.
 const churn, of = 500, 2000
 
 func planOf(nodes int, seed uint64) plan {
@@ -76,7 +76,7 @@ func TestWhole(t *testing.T) {
 	t.Log(text)
 }
 
-// report fails for the first things that must not be.
+// report fails for the first leaks and errors of a result.
 func report(t *testing.T, w way, r result) {
 	t.Helper()
 	for _, b := range r.bad[:min(len(r.bad), 5)] {
@@ -84,8 +84,8 @@ func report(t *testing.T, w way, r result) {
 	}
 }
 
-// TestSmall plays the ways of the real code with so few nodes that the buckets are not empty, and checks that all pods
-// run, that no address is twice, that nothing leaks, and that no way makes more calls than it needs.
+// TestSmall plays the ways of the real code with so few nodes that the buckets are never empty. It checks that all pods
+// run, that no address is in use twice, that nothing leaks, and that no way makes more calls than it needs.
 func TestSmall(t *testing.T) {
 	const n = 12
 	for _, c := range []struct {
@@ -120,14 +120,12 @@ func TestSmall(t *testing.T) {
 	}
 }
 
-// with1 returns calls and one action more.
 func with1(calls map[string]int, action string, n int) map[string]int {
 	calls = maps.Clone(calls)
 	calls[action] = n
 	return calls
 }
 
-// atMost checks the changing calls of a phase.
 func atMost(t *testing.T, what string, made, most map[string]int, nodes int) {
 	t.Helper()
 	for action, n := range made {
@@ -137,7 +135,7 @@ func atMost(t *testing.T, what string, made, most map[string]int, nodes int) {
 	}
 }
 
-// TestRepeats plays a fleet twice whose nodes wait for the buckets, and expects the same in each detail.
+// TestRepeats plays a fleet whose nodes wait for the buckets, twice, and expects equal results.
 func TestRepeats(t *testing.T) {
 	w := ways[slices.IndexFunc(ways, func(w way) bool { return w.name == "prefixes" })]
 	p := planOf(60, 3)
@@ -153,7 +151,7 @@ func TestRepeats(t *testing.T) {
 	}
 }
 
-// TestModels plays the models of other plugins. They are arithmetic, so the figures follow from their sources.
+// TestModels compares the models of other plugins with figures that follow from their sources.
 func TestModels(t *testing.T) {
 	for _, c := range []struct {
 		way    string

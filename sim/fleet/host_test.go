@@ -13,8 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// A host is the network namespace of a node, with a link for each ENI. The links carry nothing: here, no pod has a
-// namespace.
+// A host is the network namespace of a node, with a link for each ENI. The links carry no packets.
 type host struct {
 	testing.TB
 	ns   *nl.NS
@@ -30,7 +29,6 @@ func newHost(t testing.TB) *host {
 	return &host{TB: t, ns: ns, path: path, veths: map[string]nl.Veth{}}
 }
 
-// plug gives the node the link of an ENI, or takes it away.
 func (h *host) plug(c ec2sim.Change) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// A node has pods. Its methods are processes of its plugin, and safe for concurrent use. An ADD or a DEL that fails is
-// repeated by the kubelet.
+// A node has pods. Its methods are processes of its plugin, and safe for concurrent use. The kubelet repeats a failed
+// ADD or DEL.
 type node interface {
 	launch() error                  // the instance runs
 	boot(ctx context.Context) error // what comes before the kubelet, or with it
@@ -59,13 +59,13 @@ func (k *kubelet) start(ctx context.Context, pod string, own *place) bool {
 	return ok
 }
 
-// next names a new pod. The pod has random times of its own: several may act at the same nanosecond.
+// next returns the name of a new pod, and its own random times, because several pods may act at the same nanosecond.
 func (k *kubelet) next() (name string, own *place) {
 	k.count++
 	return fmt.Sprintf("n%d-p%d", k.index, k.count), newPlace(k.seed+uint64(k.count)<<32, k.index)
 }
 
-// startAll starts the node's pods, which come within a second. They run concurrently.
+// startAll starts the node's pods within a second, concurrently.
 func (k *kubelet) startAll(ctx context.Context, pods int) {
 	var wg sync.WaitGroup
 	for range pods {
@@ -79,7 +79,7 @@ func (k *kubelet) startAll(ctx context.Context, pods int) {
 	wg.Wait()
 }
 
-// replace replaces each pod by a new one, at most one each interval. The new one runs before the old one ends.
+// replace replaces each pod by a new one, at most one in each interval. The new pod runs before the old one ends.
 func (k *kubelet) replace(ctx context.Context, every time.Duration) {
 	time.Sleep(k.jitter(every))
 	for i, old := range k.pods {
@@ -98,7 +98,7 @@ func (k *kubelet) replace(ctx context.Context, every time.Duration) {
 	}
 }
 
-// An experience is that of the pods of a phase.
+// An experience has the waits of the pods of a phase.
 type experience struct {
 	waits  []time.Duration // of the pods that run, sorted
 	ends   []time.Duration // when each of them ran, since the phase began, sorted
@@ -124,7 +124,6 @@ func (s *stats) fails() {
 	s.failed++
 }
 
-// cut returns what has happened since the last cut.
 func (s *stats) cut() experience {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +134,6 @@ func (s *stats) cut() experience {
 	return done
 }
 
-// quantile returns the q-th part of sorted times.
 func quantile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0

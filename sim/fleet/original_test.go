@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// An original models a node of the plugin that this project succeeds, as its source has it (aws/allocate.go,
-// aws/interface.go, lib/lock.go, plugin/ipam/main.go): one lock for all of an ADD or DEL, one address with each write,
-// and no back-off except that of the SDK. If EC2 refuses an address for any reason, it makes an ENI.
+// An original models a node of the plugin that this project succeeds, by its source (aws/allocate.go, aws/interface.go,
+// lib/lock.go, plugin/ipam/main.go). One lock covers an ADD or DEL, each write gets one address, and only the SDK backs
+// off. If EC2 refuses an address for any reason, the plugin makes an ENI.
 type original struct {
 	*account
 	*place
@@ -34,7 +34,7 @@ func (o *original) launch() error                 { return nil }
 func (o *original) boot(context.Context) error    { return nil }
 func (o *original) collect(context.Context) error { return nil }
 
-// idle counts the addresses that no pod has: with one write per pod, only primary ones.
+// idle counts the addresses without a pod. With one write per pod, these are only primary addresses.
 func (o *original) idle() (int, error) { return o.free, nil }
 
 var (
@@ -42,7 +42,7 @@ var (
 	errRefused = errors.New("EC2 refuses")
 )
 
-// locked holds the lock. The original asks for it every 100 ms, a thousand times.
+// locked holds the lock, for which the original asks every 100 ms, a thousand times.
 func (o *original) locked(do func() error) error {
 	select {
 	case o.lock <- struct{}{}:
@@ -53,8 +53,8 @@ func (o *original) locked(do func() error) error {
 	return do()
 }
 
-// try makes a call as the SDK of the original does: three more attempts. Each waits twice as long as the one before, at
-// first half a second to a second (aws-sdk-go v1, aws/client/default_retryer.go).
+// try makes a call as the SDK of the original does, with three more attempts. The first wait is half a second to a
+// second, and each later wait is twice as long (aws-sdk-go v1, aws/client/default_retryer.go).
 func (o *original) try(action string) bool {
 	for attempt := range 4 {
 		if attempt > 0 {
@@ -77,7 +77,7 @@ func (o *original) add(_ context.Context, pod string) error {
 	})
 }
 
-// assign gets an address: a free one, one more on an ENI, or that of a new ENI.
+// assign gets a free address, one more on an ENI, or one on a new ENI.
 func (o *original) assign() (primary bool, _ error) {
 	if o.free > 0 {
 		o.free--

@@ -25,9 +25,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// An ours is a node with the real code of package ipam. Each call of a method is a process, except for what the kernel
-// would have it wait for: in a bubble, no time passes while a goroutine waits in the kernel. So processes wait for the
-// lock "grow" in turn.
+// An ours is a node with the real code of package ipam. Each call of a method is a process. But no time passes in a
+// bubble while a goroutine waits in the kernel, so processes take turns for the lock "grow" without the kernel.
 type ours struct {
 	*place
 	*region
@@ -42,7 +41,7 @@ type ours struct {
 	filling sync.Mutex
 }
 
-// An owners knows which pod has which address, and notes what must not be.
+// An owners has the pods' addresses, and collects violations.
 type owners struct {
 	mu    sync.Mutex
 	pods  map[netip.Addr]string
@@ -54,7 +53,7 @@ func newOwners() *owners {
 	return &owners{pods: map[netip.Addr]string{}, addrs: map[string][]netip.Addr{}}
 }
 
-// gets notes what an ADD has answered.
+// gets records the answer of an ADD.
 func (o *owners) gets(pod string, addrs []netip.Addr) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -67,7 +66,7 @@ func (o *owners) gets(pod string, addrs []netip.Addr) {
 	o.addrs[pod] = addrs
 }
 
-// loses notes that a DEL begins.
+// loses records the beginning of a DEL.
 func (o *owners) loses(pod string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -77,7 +76,7 @@ func (o *owners) loses(pod string) {
 	delete(o.addrs, pod)
 }
 
-// launch starts the instance. EC2 attaches what a launch template says, which costs no call.
+// launch starts the instance. EC2 attaches the ENIs of a launch template without a call.
 func (n *ours) launch() error {
 	i, err := n.sim.RunInstance(ec2sim.RunInstance{Type: cmp.Or(n.way.instance, instanceType), Subnet: "subnet-nodes"})
 	if err != nil {
@@ -117,13 +116,13 @@ func (n *ours) process() (*ipam.Pool, error) {
 	return ipam.New(lease.Pool{Registry: r, Host: host, Policy: n.way.policy, Shelves: []lease.Shelf{}}, nil), nil
 }
 
-// cloud is EC2 as a process with the SDK reaches it.
+// cloud is EC2 for a process with the SDK.
 func (n *ours) cloud() *aws.Client {
 	return aws.New(aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds",
 		HTTP: &wire{n.region, n.place, n.instance}, Jitter: n.jitter})
 }
 
-// boot is what happens before the kubelet starts: cni-warm.service, if the way has addresses to keep ready.
+// boot does the work before the kubelet starts: cni-warm.service, if the way keeps addresses warm.
 func (n *ours) boot(ctx context.Context) error {
 	if n.way.policy.Warm.Min == 0 {
 		return nil
@@ -156,7 +155,6 @@ func (n *ours) fill(ctx context.Context) error {
 
 func (n *ours) waitTurn(ctx context.Context) error { return hold(ctx, n.turn) }
 
-// hold takes a lock.
 func hold(ctx context.Context, lock chan struct{}) error {
 	select {
 	case lock <- struct{}{}:
@@ -172,7 +170,6 @@ func owner(n *ours, pod string) lease.Owner {
 		Pod: plugin.Pod{Namespace: "default", Name: pod}, NetNS: n.dir}
 }
 
-// add is an ADD.
 func (n *ours) add(ctx context.Context, pod string) error {
 	ctx, cancel := context.WithTimeout(ctx, n.way.policy.Timeout)
 	defer cancel()
@@ -197,8 +194,8 @@ func (n *ours) add(ctx context.Context, pod string) error {
 	return nil
 }
 
-// acquire is the Acquire of the pool, except for the wait. Meanwhile the node's namespace is closed: tens of thousands
-// of processes wait, and here all are one.
+// acquire is the Acquire of the pool, except for the wait. During the wait, the node's namespace is closed, because
+// this process simulates tens of thousands of processes.
 func (n *ours) acquire(ctx context.Context, p *ipam.Pool, o lease.Owner) (lease.Allocation, error) {
 	a, err := p.Take(ctx, o)
 	if !lease.IsNone(err) {
@@ -231,7 +228,6 @@ func (n *ours) acquire(ctx context.Context, p *ipam.Pool, o lease.Owner) (lease.
 	return a, err
 }
 
-// del is a DEL.
 func (n *ours) del(ctx context.Context, pod string) error {
 	p, err := n.process()
 	if err != nil {
@@ -245,7 +241,7 @@ func (n *ours) del(ctx context.Context, pod string) error {
 // collect is cni-tool registry-gc.
 func (n *ours) collect(ctx context.Context) error {
 	const freeAfter = 15 * time.Minute // as in cni-gc.service
-	// Without a deadline it does not wait for EC2, as the program.
+	// Like the program, it has no deadline, so it does not wait for EC2.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer time.AfterFunc(3*time.Minute, cancel).Stop() // TimeoutStartSec=
@@ -264,7 +260,7 @@ func (n *ours) collect(ctx context.Context) error {
 	return err
 }
 
-// idle counts the addresses of this node's ENIs for pods that no pod has.
+// idle counts the addresses without a pod on this node's ENIs for pods.
 func (n *ours) idle() (idle int, _ error) {
 	s, err := n.state()
 	if err != nil {
@@ -278,7 +274,6 @@ func (n *ours) idle() (idle int, _ error) {
 	return idle - s.Leases.Len(), nil
 }
 
-// state is the registry of the node.
 func (n *ours) state() (*registry.State, error) {
 	r, err := registry.Open(n.dir)
 	if err != nil {

@@ -19,10 +19,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// refusalLatency is how long EC2 takes to refuse a call because of the rate. That comes at once.
+// refusalLatency is how long EC2 takes to refuse a throttled call, which is short.
 const refusalLatency = 50 * time.Millisecond
 
-// A ledger counts the calls of an account. It is shared by all nodes.
+// A ledger counts the calls of an account, for all nodes.
 type ledger struct {
 	mu      sync.Mutex
 	made    map[string]int // calls that EC2 has carried out or answered, by action
@@ -41,7 +41,6 @@ func (l *ledger) note(action string, throttled bool) {
 	}
 }
 
-// cut returns the counts since the last cut.
 func (l *ledger) cut() (made, refused map[string]int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -50,8 +49,8 @@ func (l *ledger) cut() (made, refused map[string]int) {
 	return made, refused
 }
 
-// A place is where a node is in the fleet. It gives the node times of its own: no two nodes call EC2 at the same
-// nanosecond, so nothing depends on the order in which goroutines run.
+// A place is a node's place in the fleet. It gives the node its own times: no two nodes call EC2 at the same
+// nanosecond, so nothing depends on the order of goroutines.
 type place struct {
 	index int
 	seed  uint64
@@ -71,8 +70,8 @@ func (p *place) jitter(d time.Duration) time.Duration {
 	return time.Duration(p.rng.Int64N(int64(d)))
 }
 
-// of returns the place of the calls of an action. They have a sequence of random times of their own, as a node may make
-// several calls at once.
+// of returns the place of the calls of an action. They have their own random times, because a node may make several
+// calls at once.
 func (p *place) of(action string) *place {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -92,7 +91,7 @@ func (p *place) about(d time.Duration) time.Duration { return d*3/4 + p.jitter(d
 // slots is more than there are nodes.
 const slots = 1 << 13
 
-// sleep sleeps for about d, until a nanosecond that is this node's alone.
+// sleep sleeps for about d, until a nanosecond that belongs to this node alone.
 func (p *place) sleep(d time.Duration) {
 	d = p.about(d)
 	late := (time.Now().Add(d).UnixNano() - int64(p.index)) % slots
@@ -139,14 +138,14 @@ func newRegion(open func(instance string) *host) (*region, error) {
 	return r, nil
 }
 
-// hostOf returns the host of an instance that has its boot ENI.
+// hostOf returns the host of an instance, which exists after the attachment of the boot ENI.
 func (r *region) hostOf(instance string) *host {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.hosts[instance]
 }
 
-// throttle has EC2 refuse all calls, as if others took all tokens.
+// throttle makes EC2 refuse all calls, as if others took all tokens.
 func (r *region) throttle(on bool) {
 	n := 0
 	if on {
@@ -200,7 +199,6 @@ func (w *wire) Do(r *http.Request) (*http.Response, error) {
 	return resp, r.Context().Err()
 }
 
-// latency returns how long EC2 takes.
 func latency(action string, throttled bool) time.Duration {
 	if throttled {
 		return refusalLatency
@@ -214,7 +212,6 @@ func answer(h http.Handler, r *http.Request) *http.Response {
 	return w.Result()
 }
 
-// sum returns all counts together.
 func sum(counts map[string]int) (n int) {
 	for c := range maps.Values(counts) {
 		n += c

@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// A record is a phase in figures, as it is kept until all ways have been played.
+// A record has the figures of a phase, until all ways have been played.
 type record struct {
 	Bound, Last, P50, P99 time.Duration
 	Ran, Pods, Failed     int
@@ -26,13 +26,12 @@ type record struct {
 	Steady                int // pods per second of the middle half
 }
 
-// record returns the figures of a phase.
 func (p phase) record() record {
 	return record{p.bound, quantile(p.ends, 1), quantile(p.waits, 0.5), quantile(p.waits, 0.99), len(p.ends), p.pods,
 		p.failed, p.made, p.refused, p.steady()}
 }
 
-// steady returns how many pods per second have run between the first quarter of them and the last.
+// steady returns the pods per second between the first and the last quarter of the pods.
 func (p phase) steady() int {
 	from, to := quantile(p.ends, 0.25), quantile(p.ends, 0.75)
 	if to <= from {
@@ -41,14 +40,14 @@ func (p phase) steady() int {
 	return int(float64(len(p.ends)) / 2 / (to - from).Seconds())
 }
 
-// A played is what is kept of a way.
+// A played has the stored figures of a way.
 type played struct {
 	Nodes, Pods             int
 	Burst, Ramp, Roll, Hour record
 	Idle                    int
 }
 
-// save adds what was played to the results of a way.
+// save changes the stored figures of a way.
 func save(dir, way string, change func(*played)) error {
 	all, err := load(dir, way)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -70,7 +69,7 @@ func load(dir, way string) (p played, err error) {
 	return p, json.Unmarshal(b, &p)
 }
 
-// seconds is a time for people: a tenth where it matters.
+// seconds formats a time, with a tenth below ten seconds.
 func seconds(d time.Duration) string {
 	if d < 10*time.Second {
 		return fmt.Sprintf("%.1f", d.Seconds())
@@ -78,7 +77,7 @@ func seconds(d time.Duration) string {
 	return fmt.Sprintf("%.0f", d.Seconds())
 }
 
-// last is when the last pod ran, if all did, and otherwise how many did.
+// last is when the last pod ran, or how many pods ran if some did not.
 func (r record) last() string {
 	if r.Ran < r.Pods {
 		return fmt.Sprintf("%d %% ran", 100*r.Ran/r.Pods)
@@ -86,7 +85,7 @@ func (r record) last() string {
 	return seconds(r.Last)
 }
 
-// over is the last pod's time to the bound.
+// over is the ratio of the last pod's time to the bound.
 func (r record) over() string {
 	if r.Bound == 0 || r.Ran < r.Pods {
 		return ""
@@ -94,7 +93,6 @@ func (r record) over() string {
 	return fmt.Sprintf("%.2f", r.Last.Seconds()/r.Bound.Seconds())
 }
 
-// figures are the cells that all tables have.
 func (r record) figures() []string {
 	return []string{seconds(r.Bound), r.last(), r.over(), seconds(r.P50), seconds(r.P99), fmt.Sprint(sum(r.Made)),
 		fmt.Sprint(sum(r.Refused))}
@@ -155,7 +153,7 @@ func tables(dir string) (string, error) {
 	return text.String(), nil
 }
 
-// rewrite replaces the tables that a target of make writes into a document.
+// rewrite replaces the tables of a document that this target of make writes.
 func rewrite(file, target, tables string) error {
 	b, err := os.ReadFile(file)
 	if err != nil {

@@ -28,15 +28,14 @@ type plan struct {
 	hour        time.Duration // how long EC2 refuses everything
 }
 
-// arrivals returns when each node arrives, in order.
 func (p plan) arrivals() []time.Duration {
 	at := make([]time.Duration, p.nodes)
 	if !p.ramp {
 		return at
 	}
-	// An autoscaler looks every 10 seconds (Cluster Autoscaler, --scan-interval). Each look gets as many nodes as the
-	// resource bucket of RunInstances has tokens: 1000 at first, and then 2 per second (EC2 developer guide, "Request
-	// throttling for the Amazon EC2 API").
+	// An autoscaler looks every 10 seconds (Cluster Autoscaler, --scan-interval). Each time it launches as many nodes
+	// as RunInstances has tokens in its resource bucket: 1000 at first, and then 2 per second (EC2 developer guide,
+	// "Request throttling for the Amazon EC2 API").
 	const scan, size, refill = 10 * time.Second, 1000, 2
 	tokens := size
 	for i, now := 0, time.Duration(0); i < p.nodes; now += scan {
@@ -48,7 +47,7 @@ func (p plan) arrivals() []time.Duration {
 	return at
 }
 
-// A phase is a part of the story, as it went.
+// A phase is a finished part of the story.
 type phase struct {
 	experience
 	bound         time.Duration
@@ -56,7 +55,7 @@ type phase struct {
 	pods          int // that were to run
 }
 
-// A result is how a way fared.
+// A result is the outcome of a way.
 type result struct {
 	way
 	scale, roll, hour phase
@@ -77,7 +76,7 @@ type fleet struct {
 	throttle func(bool)
 }
 
-// play tells the whole story of a way.
+// play plays the whole story of a way.
 func play(t *testing.T, p plan, w way) (r result) {
 	t.Helper()
 	const memory = 7 << 30
@@ -142,7 +141,7 @@ func (f *fleet) play() (r result) {
 	if f.plan.replace {
 		f.replaceAll(&r)
 	}
-	// collections finish what was interrupted, and forget what never was: see intentLife
+	// collections finish what was interrupted (see intentLife)
 	const finish = 25 * time.Minute
 	time.Sleep(finish)
 	stop()
@@ -160,8 +159,7 @@ func (f *fleet) play() (r result) {
 	return r
 }
 
-// replaceAll is a rolling replacement of all pods, and then an hour in which EC2 refuses all calls, while all pods are
-// replaced once more.
+// replaceAll replaces all pods in turn. Then it replaces all pods once more, while EC2 refuses all calls for an hour.
 func (f *fleet) replaceAll(r *result) {
 	time.Sleep(time.Minute)
 	every := time.Duration(f.nodes) * time.Second / time.Duration(f.churn)
@@ -176,7 +174,7 @@ func (f *fleet) replaceAll(r *result) {
 	f.throttle(false)
 }
 
-// phase lets all nodes act, until they have done so or the horizon is reached.
+// phase makes all nodes act, until they have acted or the horizon is reached.
 func (f *fleet) phase(least time.Duration, act func(context.Context, *kubelet)) phase {
 	f.stats.cut()
 	f.cut()
@@ -206,8 +204,8 @@ func timer(ctx context.Context, k *kubelet) {
 	}
 }
 
-// leaks returns what the end of the story must not have left: an ENI that no instance has, a lease without a pod, an
-// address that only the registry knows, or only EC2.
+// leaks returns what must not remain at the end: ENIs without an instance, leases without a pod, and addresses that
+// only the registry or only EC2 has.
 func (f *fleet) leaks() (bad []string) {
 	if f.region == nil {
 		return nil

@@ -48,7 +48,7 @@ func newVPCCNI(per int) func(*account, *place) node {
 
 func (v *vpcCNI) launch() error { return nil }
 
-// boot is nodeInit, after which the node is ready, and begins the loop.
+// boot is nodeInit, after which the node is ready, and the start of the loop.
 func (v *vpcCNI) boot(ctx context.Context) error {
 	for _, action := range []string{"DescribeNetworkInterfaces", "CreateTags"} {
 		for !v.try(action) {
@@ -69,11 +69,11 @@ func (v *vpcCNI) boot(ctx context.Context) error {
 	return nil
 }
 
-// againAgent is how long the kubelet waits until it starts a container again that has ended.
+// againAgent is the kubelet's wait before it starts an ended container again.
 const againAgent = 10 * time.Second
 
-// try makes a call with the retries of the SDK: ten attempts, a random part of 1, 2, 4 ... 20 seconds between them, and
-// a budget of 500, of which each repetition takes 5 and each success gives 1 (aws-sdk-go-v2, aws/retry/standard.go).
+// try makes a call with the retries of the SDK: ten attempts, and between them a random part of 1, 2, 4 ... 20 seconds.
+// A repetition takes 5 from a budget of 500, and a success returns 1 (aws-sdk-go-v2, aws/retry/standard.go).
 func (v *vpcCNI) try(action string) bool {
 	for attempt := range 10 {
 		if attempt > 0 {
@@ -102,7 +102,7 @@ func (v *vpcCNI) total() (n int) {
 	return n
 }
 
-// low reports whether the pool is too low: fewer are available than an ENI, or a prefix, has. Cooling ones count.
+// low reports whether the pool has fewer available addresses than an ENI, or a prefix, has. Cooling addresses count.
 func (v *vpcCNI) low() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -18,34 +18,32 @@ type way struct {
 	instance string // type of the nodes; empty: instanceType
 	launched int    // prefixes of the ENI that the launch template makes; 0: it makes none
 
-	// The changing calls that the pods of a node need at least: for all of them, how many more to replace the first
-	// one, and how many to replace all.
+	// The changing calls that the pods of a node need at least: for all of them, for the replacement of the first, and
+	// for the replacement of all.
 	needs, first, churns map[string]int
 }
 
-// defaults is the policy of a configuration with the keys that it must have.
+// defaults is the policy of a configuration with only the required keys.
 func defaults() lease.Policy {
 	return lease.Policy{MinIndex: 1, Families: []lease.Family{lease.IPv4}, SubnetTags: subnetTags,
 		Provision: lease.ProvisionFull,
 		ReuseWait: time.Minute, Batch: 1, Timeout: time.Minute}
 }
 
-// with returns a policy with changes.
 func with(change func(*lease.Policy)) lease.Policy {
 	p := defaults()
 	change(&p)
 	return p
 }
 
-// enis returns the calls that make so many ENIs.
 func enis(n int) map[string]int {
 	return map[string]int{"CreateNetworkInterface": n, "AttachNetworkInterface": n,
 		"ModifyNetworkInterfaceAttribute": n}
 }
 
-// ways are those that the plan compares. An ENI has 15 addresses, or 14 prefixes. A replacement of all pods needs 15
-// addresses more: so many cool. The three prefixes of a new ENI are enough for that. With the defaults, the pods have
-// all addresses of two ENIs, and a new pod needs one before the old pod ends.
+// ways are the compared ways. An ENI has 15 addresses or 14 prefixes. A replacement of all pods needs 15 more
+// addresses, because as many cool: the three prefixes of a new ENI are enough. With the defaults, the pods have all
+// addresses of two ENIs, and a new pod needs an address before the old pod ends.
 var ways = []way{
 	{name: "defaults", policy: defaults(), needs: enis(2), first: enis(1)},
 	{name: "prefixes", policy: with(func(p *lease.Policy) { p.Prefixes = true }), needs: enis(1)},

@@ -13,7 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/kubeproxy"
 )
 
-// TestClusterIPs reads the ClusterIPs and the endpoints from the rules of each mode. Without the rules there are none.
+// TestClusterIPs reads the ClusterIPs and the endpoints from the rules of each mode. Without the rules, there are none.
 func TestClusterIPs(t *testing.T) {
 	nltest.Need(t, "root", "netns", "nftables", "iptables")
 	hosts := kubeproxy.Scenario{}
@@ -23,7 +23,7 @@ func TestClusterIPs(t *testing.T) {
 			netip.AddrFrom16([16]byte{0: 0xfd, 1: 1, 15: byte(10 + i)})}
 	}
 	var want, endpoints [2][]netip.Addr
-	var none kubeproxy.Addrs // of the Service without endpoints: the iptables mode has no translation for it
+	var none kubeproxy.Addrs // of the Service without endpoints, which the iptables mode does not translate
 	for _, s := range kubeproxy.Services() {
 		if s.Name == "empty" {
 			none = s.ClusterIP

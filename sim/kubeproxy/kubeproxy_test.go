@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(nltest.Guard{M: m}.Run()) }
 
-// dumps print the rules of a mode, of both families.
+// dumps print the rules of both families.
 var dumps = map[kubeproxy.Mode]string{
 	kubeproxy.IPTables: "iptables-save && ip6tables-save",
 	kubeproxy.NFTables: "nft list ruleset",
@@ -75,7 +75,6 @@ func TestRecordedRules(t *testing.T) {
 	}
 }
 
-// about lists what the rules for a Service must contain.
 func about(s kubeproxy.Service) []string {
 	words := []string{s.ClusterIP.V4.String(), s.ClusterIP.V6.String(), "default/" + s.Name}
 	for _, b := range s.Backends {
@@ -102,7 +101,6 @@ func need(t *testing.T) {
 	}
 }
 
-// load loads the rules of a mode; unload removes them.
 func load(t *testing.T, n *nl.NS, m kubeproxy.Mode) (unload func()) {
 	t.Helper()
 	off, err := kubeproxy.Load(n, m, scenario)
@@ -117,8 +115,7 @@ func load(t *testing.T, n *nl.NS, m kubeproxy.Mode) (unload func()) {
 	}
 }
 
-// TestLoadKeepsOthers loads kube-proxy's rules into chains that have rules of others. kube-proxy's come first, and the
-// others remain.
+// TestLoadKeepsOthers loads kube-proxy's rules into chains with other rules. These remain, after kube-proxy's.
 func TestLoadKeepsOthers(t *testing.T) {
 	need(t)
 	n, _ := nltest.NS(t, "node")
@@ -174,7 +171,7 @@ func TestLoadFamilies(t *testing.T) {
 	}
 }
 
-// TestLoadForgets calls a Service when there are no rules yet. Once there are, the same port reaches a backend.
+// TestLoadForgets calls a Service before the rules are loaded. Afterwards the same port reaches a backend.
 func TestLoadForgets(t *testing.T) {
 	need(t)
 	f := newFabric(t)
@@ -213,8 +210,8 @@ func TestLoadForgets(t *testing.T) {
 	}
 }
 
-// TestPaths sends packets through the rules: to each ClusterIP from a pod and from the node, and to each NodePort from
-// outside and from a pod. The connection tracker is emptied in between, because it would bypass the rules.
+// TestPaths sends packets to each ClusterIP from a pod and from the node, and to each NodePort from outside and from a
+// pod. In between, it empties the connection tracker, which would bypass the rules.
 func TestPaths(t *testing.T) {
 	need(t)
 	f := newFabric(t)
@@ -237,7 +234,6 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// paths tries all paths to a Service.
 func (c caller) paths(t *testing.T, s kubeproxy.Service) {
 	clusterIP := netip.AddrPortFrom(c.addrOf(s.ClusterIP), s.Port)
 	nodePort := netip.AddrPortFrom(c.addrOf(scenario[kubeproxy.Node]), s.NodePort)
@@ -266,9 +262,9 @@ func (c caller) paths(t *testing.T, s kubeproxy.Service) {
 	}
 }
 
-// balance expects the same backend each time if the Service has affinity, else all of them.
+// balance expects the same backend each time if the Service has affinity, and all backends otherwise.
 func (c caller) balance(t *testing.T, s kubeproxy.Service, to netip.AddrPort) {
-	calls, want := 64, len(s.Backends) // one of two is missed once in 2^63 times
+	calls, want := 64, len(s.Backends) // one of two backends is missed once in 2^63 times
 	if s.ClientIPAffinity {
 		calls, want = 16, 1
 	}

@@ -15,7 +15,7 @@ import (
 
 const docs = "../../../docs/"
 
-// TestPlot checks that the committed plots show the committed figures. make plot draws them.
+// TestPlot checks that the committed plots show the committed figures.
 func TestPlot(t *testing.T) {
 	for name, from := range map[string][]string{"speed.svg": {docs + "bench-icount.txt", docs + "bench-traffic.txt"},
 		"fleet.svg": {docs + "fleet.md"}, "cold.svg": {docs + "cold.txt"}} {
@@ -33,7 +33,7 @@ func TestPlot(t *testing.T) {
 	}
 }
 
-// TestInside wants all bars and figures inside the picture, also those of a chart with more bars than the other.
+// TestInside checks that all bars and figures are inside the picture.
 func TestInside(t *testing.T) {
 	for _, name := range []string{"speed.svg", "fleet.svg", "cold.svg"} {
 		text, err := os.ReadFile(docs + name)
