@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestAltName adds, checks and deletes an alternative name, each twice. Another link does not get it: neither while the
-// first one has it, nor by the name of the first one.
+// TestAltName adds, checks and deletes an alternative name, each twice. While the first link has the name, Add to
+// another link fails. With another MAC address than its link's, Add does not find the link.
 func TestAltName(t *testing.T) {
 	n, _ := nltest.NS(t, "node")
 	nltest.Shell(t, n, "ip link add first address 02:00:00:00:00:01 type veth peer name far")

@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestSlaves: a slave of a card of the node is found in any namespace, with its addresses, also by a namespace that no
-// call has listed before. What others make by themselves is none, whatever MAC address it has.
+// TestSlaves finds the slaves of the node's cards in any namespace, with their addresses. A link of a pod's own is no
+// such slave, even with the card's MAC address.
 func TestSlaves(t *testing.T) {
 	nltest.Need(t, "root", "netns", "ipvlan")
 	node, _ := nltest.NS(t, "node")
@@ -37,7 +37,8 @@ func TestSlaves(t *testing.T) {
 		!slices.Contains(found[0].Addrs, addr.Addr()) || slices.Contains(found[0].Addrs, ofLo) {
 		t.Errorf("slaves of a pod: %v, %v; want one of link %d with %s", found, err, master.Index, addr.Addr())
 	}
-	// The same MAC address, a slave of its own, and a pair to the node, so that the kernel has a number for it.
+	// The pod has a link with the card's MAC address, and a slave of that. By a pair to the node, the kernel numbers
+	// the pod's namespace.
 	must(t, nl.Veth{Name: "veth1", Peer: "eth1", PeerNS: own}.Add(node))
 	must(t, nl.Veth{Name: "ens5", MAC: mac, Peer: "far2", PeerNS: world}.Add(own))
 	must(t, nl.Addr{Prefix: addr, Dev: "ens5"}.Add(own))

@@ -18,11 +18,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestListsChanging lists a node's rules, and its IPv6 routes, while those of other pods come and go before them. The
-// kernel sends such a list in parts, and does not mark it as interrupted. What stays is in each list once.
+// TestListsChanging lists rules and IPv6 routes while others come and go before them. The kernel sends such a list in
+// parts, and does not mark it as interrupted. What stays must be in each list once.
 func TestListsChanging(t *testing.T) {
 	t.Run("rules", func(t *testing.T) { listWhileChanging(t, 200, ruleAt, (*nl.NS).Rules) })
-	t.Run("routes", func(t *testing.T) { // so few that one large part has them all, also if a kernel says more of each
+	t.Run("routes", func(t *testing.T) { // so few that one large part holds them all
 		listWhileChanging(t, 120, routeAt, func(n *nl.NS) ([]nl.Route, error) {
 			return n.Routes(nl.RouteFilter{Family: nl.IPv6, Protocol: nl.RouteProtocol})
 		})
@@ -91,8 +91,8 @@ func change[T nl.Object](t *testing.T, path string, at func(int) T) {
 }
 
 // TestRuleDeletedMeanwhile deletes the first rule after the kernel has written the first part of a list. With each
-// number of rules, the list has all others, or counts as interrupted. With one number, only one rule has no room in
-// that part.
+// number of rules, the list has all others, or counts as interrupted. At one of the numbers, a single rule does not fit
+// into that part.
 func TestRuleDeletedMeanwhile(t *testing.T) {
 	host, _ := nltest.NS(t, "host")
 	const last = 40000 // behind the kernel's own rules
@@ -122,8 +122,8 @@ func TestRuleDeletedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestTableGrows: the kernel's table of neighbours grows after the first part of a list. Then the list counts as
-// interrupted. Neighbours reads it again, and returns each once.
+// TestTableGrows has the kernel's table of neighbours grow after the first part of a list. Then the list counts as
+// interrupted, and Neighbours reads it again.
 func TestTableGrows(t *testing.T) {
 	const few, many = 100, 2000
 	host, pod := two(t)

@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestCrowd fills what the programs remember of one pod, from outside and by its own
-// connections. Of another pod they forget nothing, though both share maps and programs.
+// TestCrowd fills the maps with connections of one pod. Two pods share the maps, and the other pod must lose none of
+// its entries.
 func TestCrowd(t *testing.T) {
 	mountPins(t)
 	host, _ := nltest.NS(t, "host")
@@ -59,10 +59,10 @@ func mountPins(t *testing.T) {
 	})
 }
 
-// A tapped is a pod with a wire in the place of either link.
+// A tapped is a pod whose two links are wires.
 type tapped struct{ wire }
 
-// newTapped adds the programs twice, as after a release without numbers: the second time counts.
+// newTapped adds the programs without a pod's number, as an earlier release did, and then with it.
 func newTapped(t *testing.T, host *nl.NS, number uint16) *tapped {
 	t.Helper()
 	pod, _ := nltest.NS(t, fmt.Sprint("pod", number))
@@ -78,7 +78,7 @@ func newTapped(t *testing.T, host *nl.NS, number uint16) *tapped {
 	return &tapped{wire{t: t, in: raw(t, host, eni), out: raw(t, host, veth)}}
 }
 
-// connecting is a frame to the pod, or from it, from one port to another.
+// connecting is a frame from one port to another.
 func connecting(from, to uint16, flags byte) []byte {
 	s := tcp(to)
 	binary.BigEndian.PutUint16(s.bytes, from)
@@ -94,7 +94,7 @@ func (p *tapped) wants(what, want string, from, to uint16, flags byte) {
 	}
 }
 
-// loop has a connection begin that the pod has to a service: the node sends it back by the veth.
+// loop begins a connection from the pod to a service on the pod itself. The node sends its packet back by the veth.
 func (p *tapped) loop(from, to uint16) {
 	b := connecting(from, to, syn)
 	copy(b, []byte{0x02, 0, 0, 0, 0, 0x48})
@@ -102,7 +102,7 @@ func (p *tapped) loop(from, to uint16) {
 	p.send(p.out, b)
 }
 
-// fill sends connections of either kind, each in use, and calls between now and then.
+// fill sends established connections from outside and of the pod itself. Now and then, it calls between.
 func (p *tapped) fill(connections int, between func()) {
 	for i := range connections {
 		from, to := uint16(1024+i%0x4000), uint16(nl.SpliceFirst+i/0x4000)

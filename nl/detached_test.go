@@ -10,8 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// TestRemoveDetached wants our rules of links that are gone to go, of both families, and
-// all others to stay: those of links that are there, those for no link, and other people's.
+// TestRemoveDetached wants our rules of links that are gone to go, in both families. All others stay: of links that are
+// there, for no link, and of other programs.
 func TestRemoveDetached(t *testing.T) {
 	host, pod := two(t)
 	rule := func(pref int, iif string, family nl.Family, protocol int) nl.Rule {

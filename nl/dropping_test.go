@@ -15,7 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// docker is what dockerd makes of an iptables-nft that is empty, and kube-proxy adds.
+// docker has the rules of dockerd and kube-proxy, as they are with an empty iptables-nft.
 const docker = `iptables-nft -P FORWARD DROP
 	iptables-nft -N DOCKER-USER; iptables-nft -A DOCKER-USER -j RETURN; iptables-nft -A FORWARD -j DOCKER-USER
 	iptables-nft -N DOCKER; iptables-nft -A FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
@@ -25,7 +25,7 @@ const docker = `iptables-nft -P FORWARD DROP
 	iptables-nft -A KUBE-FORWARD -m comment --comment marked -m mark --mark 0x4000/0x4000 -j ACCEPT
 	iptables-nft -A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT; `
 
-// firewalld is the frame of its rules, with one zone.
+// firewalld has the chains of firewalld, with one zone.
 const firewalld = `nft 'table inet firewalld {
 	chain zones { iifname "docker0" goto docker; goto public; }
 	chain docker { accept; }
@@ -40,8 +40,7 @@ const firewalld = `nft 'table inet firewalld {
 		log prefix "refused" reject with icmpx admin-prohibited; }
 }'; `
 
-// TestDroppingChains compares what netfilter does to a packet with what is said of the chains: where one drops
-// it, that chain is named.
+// TestDroppingChains compares what netfilter does to a packet with the chains that DroppingChains names.
 func TestDroppingChains(t *testing.T) {
 	nltest.Need(t, "root", "netns", "nftables", "iptables")
 	hardened := func(rule string) string {
@@ -124,7 +123,7 @@ func TestDroppingChains(t *testing.T) {
 	}
 }
 
-// forwardScene is a node between a pod and the address of a host.
+// forwardScene has a pod, and a node that forwards its packets to another host.
 func forwardScene(t *testing.T) (node, pod *nl.NS, host string) {
 	t.Helper()
 	node, _ = nltest.NS(t, "node")

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FuzzDump reads any bytes as messages of a dump. The kernel makes them, and a pod with CAP_NET_ADMIN decides much of
-// what is in those about its namespace. Each reader must end, and take nothing that is not there.
+// FuzzDump reads any bytes as messages of a dump. The kernel makes them, but a pod with CAP_NET_ADMIN decides much of
+// what is in those about its namespace. Each reader must end.
 func FuzzDump(f *testing.F) {
 	rule := slices.Concat(attrString(unix.NFTA_RULE_CHAIN, "forward"),
 		attr(unix.NFTA_RULE_USERDATA, encodeComment("0123456789abcdef")))
@@ -50,7 +50,7 @@ func FuzzDump(f *testing.F) {
 		countedBy(b)
 		dropsAll(b)
 		parseTunnel(b)
-		const header = 32 // more than any message has: the kernel always sends it whole
+		const header = 32 // longer than any message's fixed header, which the kernel always sends whole
 		if len(b) < header {
 			return
 		}

@@ -13,7 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// TestDump wants our tables and programs, and of others nothing: no table, no comment, no prefix of a log.
+// TestDump wants our tables and programs in the dump. Of others it must have no table, no comment and no prefix of a
+// log.
 func TestDump(t *testing.T) {
 	host, pod := two(t)
 	w := nl.Wiring{

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Paused lists what is of IPv4 by a socket of its own. It calls pause after the kernel has written the first part.
+// Paused lists IPv4 objects by a socket of its own. It calls pause after the kernel has written the first part.
 func (n *NS) Paused(typ int, answer uint16, pause func() error) ([][]byte, error) {
 	s, err := n.openNetlink(unix.NETLINK_ROUTE)
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// TestHooks: a link has a hook for what goes out only if there is a filter for that. Where
-// there is none, such a filter is not taken for one for what comes in, and is refused.
+// TestHooks: a link gets a hook for outgoing packets only with a filter for them. Where there is none, Check and Del
+// find no such filter, and Add refuses one.
 func TestHooks(t *testing.T) {
 	host, pod := two(t)
 	links := nl.Wiring{{host, nl.Veth{Name: "eni", Peer: "eth0", PeerNS: pod}},
@@ -114,8 +114,7 @@ func TestOtherRevision(t *testing.T) {
 	}
 }
 
-// programs replaces the programs of the pod's filters by one that passes everything, under other names, and returns the
-// former names.
+// programs replaces the programs of the pod's filters by idle ones with other names, and returns the former names.
 func programs(t *testing.T, n *nl.NS, other func(name string) string) (names []string) {
 	t.Helper()
 	program := idle(t)

@@ -26,7 +26,7 @@ func TestForbidString(t *testing.T) {
 	}
 }
 
-// TestForbidPackets sends packets to the addresses, and looks which of them the program drops.
+// TestForbidPackets sends packets to addresses, and compares which of them the program drops.
 func TestForbidPackets(t *testing.T) {
 	host, pod := two(t)
 	w := nl.Wiring{
@@ -80,8 +80,7 @@ func to(a netip.Addr) []byte {
 	return frame
 }
 
-// TestForbid adds, adds again, replaces what differs, and deletes twice, beside a
-// splice of the same links; also after a link has gone.
+// TestForbid adds, adds again, replaces what differs, and deletes twice, beside a Splice of the same links.
 func TestForbid(t *testing.T) {
 	host, pod := two(t)
 	links := nl.Wiring{{host, nl.Veth{Name: "eni", Peer: "eth0", PeerNS: pod}},

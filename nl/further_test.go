@@ -12,26 +12,26 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestFurther: an attachment stays what it is, whatever links others have by now.
+// TestFurther: whether an attachment is a further one does not change with the links of other attachments.
 func TestFurther(t *testing.T) {
 	a, b := nl.PodGroup([]byte{1, 2, 3, 4}), nl.PodGroup([]byte{1, 2, 4, 4})
 	fa, fb := nl.FurtherGroup(a), nl.FurtherGroup(b)
 	ca, cb := nl.CardGroup(a), nl.CardGroup(b)
 	for _, c := range []struct {
 		groups []uint32
-		want   bool // of a
+		want   bool // whether a is a further one
 	}{
 		{nil, false},
 		{[]uint32{0, 1, 1 << 31}, false},
 		{[]uint32{0, a}, false},
 		{[]uint32{0, b}, true},
-		{[]uint32{0, fb}, false}, // the first one is gone
+		{[]uint32{0, fb}, false}, // the pod's first attachment is gone
 		{[]uint32{a, b}, false},
 		{[]uint32{a, fb}, false},
 		{[]uint32{fa, b}, true},
 		{[]uint32{fa}, true},
 		{[]uint32{fa, fb}, true},
-		{[]uint32{cb}, true}, // a first one with a card, killed before it had a pair
+		{[]uint32{cb}, true}, // a first attachment with a card: its ADD was killed before the pair was made
 		{[]uint32{ca, b}, false},
 		{[]uint32{nl.CardGroup(fb)}, false},
 	} {
@@ -68,7 +68,7 @@ func TestFurther(t *testing.T) {
 	}
 }
 
-// TestApart: an address apart brings no route, and is no source for others.
+// TestApart: an Addr with Apart brings no route, and the kernel does not choose it as a source.
 func TestApart(t *testing.T) {
 	n, _ := nltest.NS(t, "pod")
 	prefix := netip.MustParsePrefix

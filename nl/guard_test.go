@@ -19,7 +19,7 @@ import (
 
 const masterMAC, routerMAC = "0a:00:00:00:00:06", "0a:00:00:00:00:01"
 
-// guardElement is a node with the links ens6 and ens7, and what is at their other ends.
+// guardElement is a node with the links ens6 and ens7. The other ends of these are outside.
 func guardElement(t *testing.T) (node, outside *nl.NS) {
 	nltest.Need(t, "root", "nftables")
 	node, _ = nltest.NS(t, "node")
@@ -38,7 +38,7 @@ func guardElement(t *testing.T) (node, outside *nl.NS) {
 	return node, outside
 }
 
-// claim sends an ARP message that address is at the MAC address from, in a frame with that source and this destination.
+// claim sends a frame from one MAC address to another: an ARP message that address is at the sender.
 func claim(t *testing.T, n *nl.NS, dev, to, from string, address [4]byte) {
 	t.Helper()
 	dst, _ := net.ParseMAC(to)
@@ -108,7 +108,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestGuardCheck has Check find each change, and Restore undo it, for all links.
+// TestGuardCheck changes the guards in each way. Check must find the change, and Restore undo it.
 func TestGuardCheck(t *testing.T) {
 	node, _ := guardElement(t)
 	guards := []nl.Guard{{Link: "ens6"}, {Link: "ens7"}}
@@ -155,7 +155,7 @@ func TestGuardCheck(t *testing.T) {
 	}
 }
 
-// TestGuardAtOnce adds guards of several links at once. None is lost, and those of links that are gone do not stay.
+// TestGuardAtOnce adds guards of several links at once. None is lost, and those of deleted links go.
 func TestGuardAtOnce(t *testing.T) {
 	node, _ := guardElement(t)
 	var wg sync.WaitGroup

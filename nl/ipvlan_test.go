@@ -14,7 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestIPVlan makes slaves whose name a link of the master's namespace bears too.
+// TestIPVlan makes slaves whose names are taken in the master's namespace.
 func TestIPVlan(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	host, pod := two(t)
@@ -45,7 +45,7 @@ func TestIPVlan(t *testing.T) {
 		if err != nil || l.MAC != nearMAC || l.Up == v.Down {
 			t.Errorf("%+v, %v", l, err)
 		}
-		// The slave has its master's MAC address, which is still the master's.
+		// Master and slave have one MAC address. LinkByMAC must find the master.
 		if l, err := host.LinkByMAC(t.Context(), nearMAC); err != nil || l.Name != "ens6" {
 			t.Errorf("%s, %v", l.Name, err)
 		}

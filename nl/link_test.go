@@ -37,7 +37,7 @@ func ip(t *testing.T, n *nl.NS, args ...string) {
 	}
 }
 
-// TestLinks reads of links what package netlink reads of them.
+// TestLinks compares what we read of links with what package netlink reads.
 func TestLinks(t *testing.T) {
 	host, pod := two(t)
 	must(t, nl.Wiring{
@@ -78,7 +78,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestDelGroup deletes a group of which a member cannot be deleted, and takes that out of it.
+// TestDelGroup deletes a group with lo in it, which cannot be deleted. DelGroup takes lo out of the group.
 func TestDelGroup(t *testing.T) {
 	_, pod := two(t)
 	before := nltest.Dump(t, pod)
@@ -96,7 +96,7 @@ func TestDelGroup(t *testing.T) {
 	}
 }
 
-// TestIsPeer is not deceived by links in a namespace that have the indices of others.
+// TestIsPeer: a link with the right index in another namespace is not the other end.
 func TestIsPeer(t *testing.T) {
 	host, pod := two(t)
 	other, _ := nltest.NS(t, "other")
@@ -115,7 +115,7 @@ func TestIsPeer(t *testing.T) {
 	if host.IsPeer(near, other, near.Peer) {
 		t.Error("a link of a namespace that has no ID is taken for the other end")
 	}
-	must(t, nl.Veth{Name: "veth2", Peer: "eth2", PeerNS: other}.Add(host)) // so that it has one
+	must(t, nl.Veth{Name: "veth2", Peer: "eth2", PeerNS: other}.Add(host)) // so that other has a number here
 	if host.IsPeer(near, other, near.Peer) {
 		t.Error("a link of another namespace is taken for the other end")
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
 )
 
-// The test binary moves a card if it is called for that: with a verb, and the path of the pod.
+// With MOVE_CARD, the test binary moves a card to the pod at the path MOVE_TO, or back.
 func init() {
 	verb := os.Getenv("MOVE_CARD")
 	if verb == "" {
@@ -30,7 +30,7 @@ func init() {
 	os.Exit(0)
 }
 
-// moveCard moves the card from the node, which is the namespace of the process, or back.
+// moveCard adds or deletes the card in the namespace of the process, which is the node's.
 func moveCard(verb, path string) error {
 	node, err := nl.Node()
 	if err != nil {
@@ -47,8 +47,8 @@ func moveCard(verb, path string) error {
 	return w.Add()
 }
 
-// TestMovedLinkKill kills Add and Del after each system call. The card is then in the pod, complete, or on the node. A
-// Del brings it to the node in any case, and the next Add works. Before that it has each call of Add fail.
+// TestMovedLinkKill kills Add and Del after each system call. The card is then in the pod, complete, or on the node.
+// After a Del it is on the node, and the next Add works. Before that, each call of Add fails once.
 func TestMovedLinkKill(t *testing.T) {
 	b := newBay(t)
 	before := nltest.Dump(t, b.node, b.pod)
@@ -59,7 +59,7 @@ func TestMovedLinkKill(t *testing.T) {
 			b.T = t
 			if verb == "ADD" {
 				if b.run(verb, tr.Again(syscall.ENOMEM)).ExitStatus() != 1 {
-					b.must(w.Del()) // it could do without
+					b.must(w.Del()) // Add has succeeded without this call
 				}
 				b.same("Add failed", before)
 			} else {

@@ -27,7 +27,7 @@ type bay struct {
 	path           string // of the pod
 }
 
-// newBay makes them. The node has an eth0, as the pod will have. The card's name on the node is ens6.
+// newBay makes the three namespaces. The node has an eth0 of its own, and the card is ens6 there.
 func newBay(t *testing.T) bay {
 	t.Helper()
 	b := bay{T: t}
@@ -78,11 +78,11 @@ func TestMovedLinkString(t *testing.T) {
 	}
 }
 
-// TestMovedLink adds, checks and deletes, each twice, with addresses and routes of the card.
+// TestMovedLink adds, checks and deletes, each twice. The card has addresses and routes.
 func TestMovedLink(t *testing.T) {
 	b := newBay(t)
 	for _, up := range []bool{false, true} {
-		if up { // as the master of slaves that have gone
+		if up { // as a card is after its slaves have gone
 			nltest.Shell(b, b.node, "ip link set ens6 up; ip addr add 192.0.2.9/24 dev ens6; ip link set ens6 down")
 		}
 		v := b.moved()
@@ -121,7 +121,6 @@ func TestMovedLink(t *testing.T) {
 	}
 }
 
-// TestMovedLinkCheck has Check find each difference.
 func TestMovedLinkCheck(t *testing.T) {
 	b := newBay(t)
 	w := nl.Wiring{{NS: b.node, Object: b.moved()}}
@@ -147,7 +146,7 @@ func TestMovedLinkCheck(t *testing.T) {
 	}
 }
 
-// TestMovedLinkRefused has Add fail, and leave everything as it was.
+// TestMovedLinkRefused: an Add that fails leaves everything as it was.
 func TestMovedLinkRefused(t *testing.T) {
 	b := newBay(t)
 	for name, tt := range map[string]struct {
@@ -186,7 +185,7 @@ func TestMovedLinkRefused(t *testing.T) {
 	}
 }
 
-// TestMovedLinkMaster has a card with slaves refused, and accepted again when they are gone.
+// TestMovedLinkMaster: Add refuses a card with slaves, until they are gone.
 func TestMovedLinkMaster(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	b := newBay(t)
@@ -206,7 +205,7 @@ func TestMovedLinkMaster(t *testing.T) {
 	}
 }
 
-// TestMovedLinkName has the card return to a node where its name is taken or forgotten.
+// TestMovedLinkName: Del brings the card back, though its name is taken on the node or not known.
 func TestMovedLinkName(t *testing.T) {
 	const byMAC = "enx060000000007"
 	b := newBay(t)
@@ -240,14 +239,14 @@ func TestMovedLinkName(t *testing.T) {
 	}
 }
 
-// TestMovedLinkReturned has Del find the card on the node, where the kernel has put it at the end of the pod's
-// namespace.
+// TestMovedLinkReturned: the kernel has moved the card to the node at the end of the pod's namespace. Del finds it
+// there.
 func TestMovedLinkReturned(t *testing.T) {
 	b := newBay(t)
 	before := nltest.Dump(t, b.node, b.pod)
 	v := b.moved()
 	group := fmt.Sprint(" group ", v.Group)
-	for _, ns := range []*nl.NS{nil, b.pod} { // a namespace that is gone, and a new one in its place
+	for _, ns := range []*nl.NS{nil, b.pod} { // the namespace is gone, or a new one has its path
 		v.NS = ns
 		for range 2 {
 			for _, name := range []string{"dev9", "ens6"} {
@@ -259,7 +258,7 @@ func TestMovedLinkReturned(t *testing.T) {
 				}
 			}
 		}
-		// Another pod has it already: its slaves work only while it is up.
+		// The card has slaves of another pod: it must stay up.
 		nltest.Shell(b, b.node, "ip link set ens6 name dev9"+group+" up")
 		b.must(v.Del(b.node))
 		if l, err := b.node.FindMAC(cardMAC); err != nil || !l.Up || l.Group != 0 {
@@ -267,7 +266,7 @@ func TestMovedLinkReturned(t *testing.T) {
 		}
 		nltest.Shell(b, b.node, "ip link set dev9 down; ip link set dev9 name ens6")
 	}
-	// The card in use by another attachment is none of ours.
+	// The group is that of another attachment, so the card is not found.
 	b.must(b.moved().Add(b.node))
 	v = b.moved()
 	v.Group++
@@ -279,7 +278,7 @@ func TestMovedLinkReturned(t *testing.T) {
 	b.same("Del", before)
 }
 
-// TestMovedLinkHostile has pods change what they can before Del.
+// TestMovedLinkHostile has pods change their links before Del.
 func TestMovedLinkHostile(t *testing.T) {
 	b := newBay(t)
 	before := nltest.Dump(t, b.node)
@@ -318,7 +317,7 @@ func TestMovedLinkHostile(t *testing.T) {
 			if _, err := b.pod.FindMAC(cardMAC); err == nil && name != "lo has its address" && name != "macvlan" {
 				t.Error("the pod has the card still")
 			}
-			// it would keep the card busy until the kernel has ended the namespace
+			// a macvlan keeps the card busy until the kernel has ended the namespace
 			nltest.Shell(b, b.pod, "ip link del mac0 || true")
 			b.pod, b.path = nltest.NS(t, "next")
 			b.must(b.moved().Add(b.node))
@@ -327,12 +326,12 @@ func TestMovedLinkHostile(t *testing.T) {
 	}
 }
 
-// TestMovedLinkFilters has the filters of a pod's link stay behind when the link leaves.
+// TestMovedLinkFilters: the filters of the card do not move with it.
 func TestMovedLinkFilters(t *testing.T) {
 	nltest.Need(t, "police")
 	b := newBay(t)
 	v := b.moved()
-	// All that this package attaches to links, at the hooks for both directions.
+	// Each kind of filter that this package attaches.
 	filters := func(n *nl.NS, dev, other string) nl.Wiring {
 		return nl.Wiring{
 			{NS: n, Object: nl.Limit{Devs: []string{dev}, Egress: true, Rate: 1 << 20, Burst: 1 << 20}},
@@ -350,7 +349,7 @@ func TestMovedLinkFilters(t *testing.T) {
 	nltest.Shell(b, b.node,
 		`[ -z "$(tc qdisc show dev ens6 clsact; tc filter show dev ens6 ingress; tc filter show dev ens6 egress)" ]`)
 
-	// And the node's do not go to the pod.
+	// Nor do they move from the node to the pod.
 	b.must(errors.Join(home.Add(), home.Check()))
 	b.must(v.Add(b.node))
 	nltest.Shell(b, b.pod, `[ -z "$(tc filter show dev eth0 ingress; tc filter show dev eth0 egress)" ]`)

@@ -18,8 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestMovedLinkXDP: a pod has left a program of XDP at its card, and has ended. The card drops no packets of the next
-// pod.
+// TestMovedLinkXDP: a pod has left an XDP program at its card. The next pod has the card without it.
 func TestMovedLinkXDP(t *testing.T) {
 	b := newBay(t)
 	w := nl.Wiring{{NS: b.node, Object: b.moved()}}
@@ -29,7 +28,8 @@ func TestMovedLinkXDP(t *testing.T) {
 	b.noXDP(b.node, "ens6")
 }
 
-// TestMovedLinkXDPLate: the card has come back by itself, when the kernel ended the pod's namespace.
+// TestMovedLinkXDPLate: the kernel has moved the card back at the end of the pod's namespace, and the XDP program is
+// still there.
 func TestMovedLinkXDPLate(t *testing.T) {
 	b := newBay(t)
 	b.xdp(b.node, "ens6")
@@ -39,9 +39,9 @@ func TestMovedLinkXDPLate(t *testing.T) {
 	b.must(w.Del())
 }
 
-// TestMovedLinkXDPAbove: a link above the card, in another namespace, has a program, too. As long as it has, Linux
-// detaches none from the card, but 5.10 does. The card comes back in both cases, and the next pod gets it without a
-// program, or not at all.
+// TestMovedLinkXDPAbove: a link above the card, in another namespace, has an XDP program, too. Linux 5.10 detaches the
+// card's program all the same, later kernels refuse to. Del moves the card in both cases. While the link above is
+// there, the next Add fails.
 func TestMovedLinkXDPAbove(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	b := newBay(t)
@@ -65,7 +65,7 @@ func TestMovedLinkXDPAbove(t *testing.T) {
 	b.must(w.Del())
 }
 
-// xdp has a link drop all packets, as long as no process detaches the program.
+// xdp attaches a program that drops all packets.
 func (b *bay) xdp(n *nl.NS, link string) {
 	b.Helper()
 	const drop = 1 // XDP_DROP
@@ -91,7 +91,7 @@ func (b *bay) noXDP(n *nl.NS, link string) {
 	}))
 }
 
-// program loads a program that only has a result.
+// program loads a program that only returns a result.
 func program(t *testing.T, kind, result uint32) int {
 	t.Helper()
 	code := binary.LittleEndian.AppendUint64(nil, uint64(result)<<32|0xb7) // r0 = result

@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestMTU6: the MTU of an ENI changes. Its slave follows, and the slave's IPv6 keeps a larger one. Check finds that,
-// and Add puts it right. A smaller one loses nothing.
+// TestMTU6 changes the MTU of an ENI. Its slave follows, but the slave's IPv6 may keep a larger MTU, which Check finds
+// and Add corrects. An IPv6 MTU below the link's is right, as it loses no packets.
 func TestMTU6(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	b := newBay(t)
@@ -41,7 +41,7 @@ func TestMTU6(t *testing.T) {
 	}
 }
 
-// TestUnshared: the kernel shows whether a link has slaves, though they are in another namespace.
+// TestUnshared: a link counts as shared while it has slaves, even in another namespace.
 func TestUnshared(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	b := newBay(t)

@@ -50,7 +50,7 @@ func TestTerms(t *testing.T) {
 	for _, c := range []struct {
 		term Term
 		code []expr.Any
-		set  []string // the lookup at the end of the code is in this one
+		set  []string // elements of the set that the code looks up
 	}{
 		{term: IIFName("eth0"), code: []expr.Any{load(expr.MetaKeyIIFNAME),
 			is([]byte("eth0\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"))}},
@@ -164,7 +164,7 @@ func TestTerms(t *testing.T) {
 	}
 }
 
-// set adds a set with the number 1 of intervals. Each second address ends one.
+// set adds a set of intervals with the number 1. Addresses alternate: the first of an interval, the first after it.
 func set(t *testing.T, c *nftables.Conn, table *nftables.Table, addrs []string) (name string, number uint32) {
 	t.Helper()
 	s := &nftables.Set{Table: table, Name: "__set%d", ID: 1, Anonymous: true, Constant: true, Interval: true,
@@ -238,8 +238,7 @@ func TestTransactions(t *testing.T) {
 	}
 }
 
-// TestComment finds the comment beside other things that a program has stored with a rule, and survives what is no
-// list.
+// TestComment finds the comment beside other user data of a rule. Malformed user data has none.
 func TestComment(t *testing.T) {
 	for _, c := range []struct {
 		userdata []byte
@@ -260,14 +259,14 @@ func TestComment(t *testing.T) {
 	}
 }
 
-// sent are the messages that package nftables sends.
+// sent returns the messages that package nftables sends.
 func sent(t *testing.T, what func(*nftables.Conn)) (all []string) {
 	t.Helper()
 	enough := errors.New("enough")
 	c, err := nftables.New(nftables.WithTestDial(func(msgs []netlink.Message) ([]netlink.Message, error) {
 		for _, m := range msgs {
-			// It asks for acknowledgements and for what it has sent, creates without saying so, and marks a number as a
-			// list.
+			// Unlike us, the package asks for acknowledgements and echoes, leaves out NLM_F_CREATE, and marks this
+			// attribute as nested.
 			flags := m.Header.Flags &^ (netlink.Acknowledge | netlink.Echo)
 			if flags&netlink.Excl != 0 {
 				flags |= netlink.Create
@@ -287,7 +286,7 @@ func sent(t *testing.T, what func(*nftables.Conn)) (all []string) {
 	return all
 }
 
-// lines are the messages that we send.
+// lines returns the messages that we send.
 func lines(t *testing.T, x *transaction) (all []string) {
 	t.Helper()
 	for b, seq := x.encodeMessages(7), uint32(7); len(b) > 0; seq++ {

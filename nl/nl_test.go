@@ -51,7 +51,7 @@ func TestLinkByMAC(t *testing.T) {
 	}
 }
 
-// TestLinksOf: a link is found under its name, under another name, and if a link that was made on it has its name.
+// TestLinksOf finds a link under its name, after a rename, and when a link on top of it has taken its name.
 func TestLinksOf(t *testing.T) {
 	host, pod := two(t)
 	const otherMAC = "02:00:00:00:00:99"
@@ -122,7 +122,7 @@ func TestDo(t *testing.T) {
 	}
 }
 
-// TestDoPanics: what panics in a namespace can be recovered by who has asked for it.
+// TestDoPanics: a panic inside Do reaches the caller of Do, with the stack of the function.
 func TestDoPanics(t *testing.T) {
 	host, pod := two(t)
 	for what, do := range map[string]func(func() error) error{"host": host.Do, "pod": pod.Do} {
@@ -137,7 +137,7 @@ func TestDoPanics(t *testing.T) {
 	}
 }
 
-// TestHost takes the namespace of the calling thread for the host's.
+// TestHost: Node returns the namespace of the calling thread.
 func TestHost(t *testing.T) {
 	other, _ := nltest.NS(t, "other")
 	if err := (nl.Wiring{{other, nl.Veth{Name: "here", Peer: "there", PeerNS: other}}}).Add(); err != nil {
@@ -187,7 +187,7 @@ func TestSysctl(t *testing.T) {
 	}
 }
 
-// TestNames keeps names that the kernel would take for something else away from it.
+// TestNames: the kernel would choose a name for an empty one, and cut one that is too long. Both are refused.
 func TestNames(t *testing.T) {
 	host, pod := two(t)
 	for _, name := range []string{"", "sixteen-bytes-16"} {
@@ -206,7 +206,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// BenchmarkWiring is what the test's wiring costs in netlink alone.
+// BenchmarkWiring measures the netlink part of a pod's wiring.
 func BenchmarkWiring(b *testing.B) {
 	host, pod := two(b)
 	w := pair(host, pod)

@@ -10,8 +10,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestKeepOpen: all that use one context have one namespace of the node and one of the pod, which stay open until the
-// end.
+// TestKeepOpen: with one context, each namespace is opened once, and stays open until the end of the context's use.
 func TestKeepOpen(t *testing.T) {
 	node := func(use func() (*nl.NS, error)) *nl.NS {
 		t.Helper()

@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestRemoveShared: what serves all pods stays as long as a link or a route of ours shows
-// that there is one, and goes then. What others have made stays.
+// TestRemoveShared: what serves all pods stays while a link or a route of ours shows a pod, and then goes. What others
+// have made stays.
 func TestRemoveShared(t *testing.T) {
 	nltest.Need(t, "nftables")
 	host, _ := nltest.NS(t, "host")
@@ -59,7 +59,7 @@ func TestRemoveShared(t *testing.T) {
 	}
 }
 
-// TestOwnTableOf: no two networks have one table, and most have the name that they had before.
+// TestOwnTableOf: each network has a table of its own. Most keep the name of earlier releases.
 func TestOwnTableOf(t *testing.T) {
 	for network, want := range map[string]string{
 		"cni-ipvlan-vpc-k8s":     "cni_ipvlan_vpc_k8s",
@@ -84,7 +84,7 @@ func TestOwnTableOf(t *testing.T) {
 	}
 }
 
-// structOf are all of 1 to n letters.
+// structOf returns all words of 1 to n letters.
 func structOf(letters string, n int) (all []string) {
 	last := []string{""}
 	for range n {

@@ -15,12 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestRetry repeats what was interrupted, and only that, and not for ever.
+// TestRetry repeats an interrupted list, up to 10 times, and no other.
 func TestRetry(t *testing.T) {
 	other := errors.New("other")
 	for _, c := range []struct {
 		name        string
-		interrupted int // how often
+		interrupted int // how often in a row
 		then        error
 		want        error
 		calls       int
@@ -43,8 +43,8 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// TestKernel: an error of the kernel answers to package fs, and still to its own
-// name, and never says the words that containerd takes for success.
+// TestKernel: errors of the kernel match those of package fs, and keep their errno and its words. containerd takes some
+// words of package fs for success.
 func TestKernel(t *testing.T) {
 	for errno, want := range map[syscall.Errno]error{
 		unix.EEXIST: fs.ErrExist, unix.ENOENT: fs.ErrNotExist, unix.ESRCH: fs.ErrNotExist,
@@ -78,7 +78,7 @@ func TestMeanings(t *testing.T) {
 	}
 }
 
-// TestElements makes intervals that do not overlap, and do not end beyond the last address.
+// TestElements wants intervals that do not overlap, and end at the last address at the latest.
 func TestElements(t *testing.T) {
 	var got []string
 	var prefixes []netip.Prefix

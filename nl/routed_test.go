@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestRoutedGroup: the group and the routing table of each ENI tell the index of its link. No group of a pod's links
-// and no table of others is one of these.
+// TestRoutedGroup: the group and the routing table of an ENI are made of its link's index. They differ from the groups
+// of pods' links and from other tables.
 func TestRoutedGroup(t *testing.T) {
 	for _, index := range []int{1, 2, 255, 1 << 20, 1<<24 - 1} {
 		group, table := nl.RoutedGroup(index), nl.RoutedTable(index)
@@ -42,7 +42,7 @@ func TestRoutedGroup(t *testing.T) {
 	}
 }
 
-// claims are two branches of one chain.
+// claims are two branches that want one chain.
 func claims() (one, other nl.Branch) {
 	t := nl.Table{Family: "inet", Name: "claimed", More: true, Chains: []nl.Chain{{Name: "prerouting", Type: "filter",
 		Hook: "prerouting", Priority: -150, Rules: []nl.NFRule{{nl.ByIIFGroup()}, {nl.ByIIF()}}}}}
@@ -54,7 +54,7 @@ func claims() (one, other nl.Branch) {
 	return of(1, 0x20), of(2, 0x40)
 }
 
-// TestBranchClaim: a chain that is there belongs to one group. Of two that want it at the same time, one gets it.
+// TestBranchClaim: a chain belongs to one group. Of two groups that want it at the same time, one gets it.
 func TestBranchClaim(t *testing.T) {
 	nltest.Need(t, "nftables")
 	n, path := nltest.NS(t, "host")
@@ -109,8 +109,8 @@ func TestBranchClaim(t *testing.T) {
 	}
 }
 
-// TestBranchPut: rules that another program has added, or a map that it has emptied, are as before after Put. Of two
-// groups, each packet goes to the branch of its own.
+// TestBranchPut: Put restores rules that another program has added to, and a map that it has emptied. Each of two
+// groups has its packets in its own branch.
 func TestBranchPut(t *testing.T) {
 	nltest.Need(t, "nftables")
 	n, _ := nltest.NS(t, "host")
@@ -139,7 +139,7 @@ func TestBranchPut(t *testing.T) {
 			t.Errorf("%s:\n%s\nwant\n%s", change, after, before)
 		}
 	}
-	other.Arrived = nil // who deletes it need not know
+	other.Arrived = nil // a Del need not know it
 	if err := other.Del(n); err != nil {
 		t.Error(err)
 	}
@@ -151,8 +151,8 @@ func TestBranchPut(t *testing.T) {
 	}
 }
 
-// TestBranchStale: elements of the map of arrivals that are left of earlier branches lead the link, or other links, to
-// chains. A branch claims its chain all the same, and one that is deleted leaves nothing.
+// TestBranchStale: the map of arrivals has elements of earlier branches, which lead links to chains. Claim gets the
+// chain all the same, and Del leaves nothing.
 func TestBranchStale(t *testing.T) {
 	nltest.Need(t, "nftables")
 	for name, stale := range map[string]string{
@@ -195,7 +195,7 @@ func TestBranchStale(t *testing.T) {
 	}
 }
 
-// ruleset is what nft(8) lists, its lines sorted: the kernel keeps a map in an order of its own.
+// ruleset returns the lines of nft(8), sorted, because the kernel orders a map in its own way.
 func ruleset(t *testing.T, n *nl.NS) string {
 	t.Helper()
 	var out []byte
@@ -211,7 +211,7 @@ func ruleset(t *testing.T, n *nl.NS) string {
 	return strings.Join(words, "\n")
 }
 
-// TestNeighbours: the permanent neighbours of each link are listed, and no neighbour that the kernel has learned.
+// TestNeighbours wants the permanent neighbours of each link, and none that the kernel has learned.
 func TestNeighbours(t *testing.T) {
 	host, pod := two(t)
 	w := nl.Wiring{
@@ -246,8 +246,8 @@ func TestNeighbours(t *testing.T) {
 	}
 }
 
-// TestVacantRouted: a routed pair, or a route to a routed pod, shows that there is a pod. What serves the pods of an
-// ENI does not, and RemoveShared removes it.
+// TestVacantRouted: a routed pair, or a route to a routed pod, shows a pod. What serves the pods of an ENI does not,
+// and RemoveShared removes it.
 func TestVacantRouted(t *testing.T) {
 	nltest.Need(t, "nftables")
 	host, pod := two(t)

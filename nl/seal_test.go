@@ -16,7 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestSeal: a table without a seal, of an earlier release, gets one, and its rules stay. A table with as many other
+// TestSeal: a table of an earlier release, without a seal, gets one, and keeps its rules. A table with as many other
 // rules has another seal, and is replaced.
 func TestSeal(t *testing.T) {
 	n, _ := nltest.NS(t, "host")

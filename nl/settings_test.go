@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// everything is what a pod can set at a veth pair by ip(8): each is a setting of its own.
+// everything has all settings of a veth pair that a pod can change with ip(8).
 var everything = map[string]string{
 	"txqueuelen":        "txqueuelen 7",
 	"MTU":               "mtu 1400",
@@ -32,7 +32,7 @@ var everything = map[string]string{
 	"flags":             "promisc on allmulticast on arp off multicast off",
 }
 
-// settings reads the card's, where it is.
+// settings reads the settings of the card in a namespace.
 func (b bay) settings(n *nl.NS) nl.Settings {
 	b.Helper()
 	l, err := n.FindMAC(cardMAC)
@@ -42,7 +42,7 @@ func (b bay) settings(n *nl.NS) nl.Settings {
 	return s
 }
 
-// TestSettings has a pod change all that a veth pair has, and the node put it back, each by itself and all at once.
+// TestSettings has a pod change each setting of a veth pair, one at a time and all at once. The node puts them back.
 func TestSettings(t *testing.T) {
 	b := newBay(t)
 	b.must(b.moved().Add(b.node))
@@ -74,12 +74,12 @@ func TestSettings(t *testing.T) {
 	for _, change := range changes {
 		change()
 	}
-	b.must(b.moved().Del(b.node)) // they move with the card
+	b.must(b.moved().Del(b.node)) // the settings move with the card
 	l, err = b.node.LinkByName("ens6")
 	b.must(err)
 	left := b.settings(b.node)
 	for name := range changes {
-		if left[name] == was[name] && name != "flags" { // Del resets the flags
+		if left[name] == was[name] && name != "flags" { // Del resets the flags by itself
 			t.Errorf("%s did not move with the card: it need not be put back", name)
 		}
 	}
@@ -89,7 +89,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestSettingsRefused has a setting that the link does not take named, and the others put back.
+// TestSettingsRefused: the link refuses a setting. PutBack names that, and puts the others back.
 func TestSettingsRefused(t *testing.T) {
 	b := newBay(t)
 	l, err := b.node.LinkByName("ens6")
@@ -113,7 +113,7 @@ func TestMovedLinkSysctls(t *testing.T) {
 	b := newBay(t)
 	dump := func() (out []byte) {
 		b.must(b.node.Do(func() error {
-			// It fails, because not all of them can be read.
+			// grep fails, because not all of them can be read.
 			out, _ = exec.Command("sh", "-c", "cd /proc/sys/net; grep -H . ipv[46]/conf/ens6/* ipv[46]/neigh/ens6/* "+
 				"2>/dev/null | grep -v stable_secret").Output()
 			return nil
@@ -133,8 +133,8 @@ func TestMovedLinkSysctls(t *testing.T) {
 	}
 }
 
-// TestMovedLinkAbove: what a pod has made on its card is gone when the card is back. What it has moved elsewhere keeps
-// the card from the next pod, as far as the kernel shows it by itself.
+// TestMovedLinkAbove: links that a pod has made on its card are gone after Del. If one of them is in another namespace,
+// Add refuses the card.
 func TestMovedLinkAbove(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	b := newBay(t)
@@ -159,8 +159,8 @@ func TestMovedLinkAbove(t *testing.T) {
 	b.must(b.moved().Del(b.node))
 }
 
-// TestMovedLinkTCX: a pod has left programs of tcx at its card, by themselves and by bpf_links that a process has
-// still. The next pod has none.
+// TestMovedLinkTCX: a pod has left programs of tcx at its card, some by bpf_links that a process still holds. The next
+// pod has none.
 func TestMovedLinkTCX(t *testing.T) {
 	nltest.Need(t, "tcx")
 	b := newBay(t)
@@ -172,7 +172,7 @@ func TestMovedLinkTCX(t *testing.T) {
 	b.must(w.Del())
 	b.noTCX(b.node, "ens6")
 
-	// the card has come back by itself, when the kernel ended the pod's namespace
+	// the kernel has moved the card back at the end of the pod's namespace
 	for _, link := range []bool{false, true} {
 		b.tcx(b.node, "ens6", link)
 	}
@@ -181,13 +181,13 @@ func TestMovedLinkTCX(t *testing.T) {
 	b.must(w.Del())
 }
 
-// The hooks and the commands of linux/bpf.h.
+// Hooks and commands of linux/bpf.h.
 const (
 	tcxIngress, tcxEgress = 46, 47
 	bpfLinkCreate         = 28
 )
 
-// tcx has a link let all packets pass, at both hooks.
+// tcx attaches a program at both hooks that lets all packets pass.
 func (b bay) tcx(n *nl.NS, link string, held bool) {
 	b.Helper()
 	const next = 0xffffffff // TCX_NEXT
@@ -220,7 +220,7 @@ func (b bay) tcx(n *nl.NS, link string, held bool) {
 	}))
 }
 
-// noTCX wants a link without programs of tcx.
+// noTCX wants no programs of tcx at a link.
 func (b bay) noTCX(n *nl.NS, link string) {
 	b.Helper()
 	at, err := n.LinkByName(link)
@@ -240,8 +240,8 @@ func (b bay) noTCX(n *nl.NS, link string) {
 	}))
 }
 
-// TestSettingsCard: a program changes what drivers have, as ethtool does, and the node puts it back. A veth pair has
-// some of it, and a tap has other.
+// TestSettingsCard: a program changes settings of the driver, as ethtool does, and the node puts them back. A veth pair
+// has some of these, and a tap others.
 func TestSettingsCard(t *testing.T) {
 	b := newBay(t)
 	nltest.Shell(b, b.pod, "ip link add many numtxqueues 4 numrxqueues 4 type veth peer x; "+
@@ -272,11 +272,11 @@ func TestSettingsCard(t *testing.T) {
 	}
 }
 
-// noScatterGather switches off the first of all offloads. For each 32 of them it has which are valid, and which of
-// these are wanted.
+// noScatterGather switches off the first offload. For each 32 offloads, it has a mask of those to set, and their
+// values.
 var noScatterGather = []uint32{0x3b, 2, 1, 0, 0, 0}
 
-// ethtool carries out a command of ethtool(8) in a namespace.
+// ethtool executes a command of ethtool(8) in a namespace.
 func (b bay) ethtool(n *nl.NS, link string, command ...uint32) error {
 	return n.Do(func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)

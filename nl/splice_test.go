@@ -34,8 +34,7 @@ func TestSpliceSupported(t *testing.T) {
 	}
 }
 
-// TestSplice adds, adds again, repairs what differs, and deletes twice; also after a
-// link has gone, and without the hooks.
+// TestSplice adds, adds again, repairs what differs, and deletes twice.
 func TestSplice(t *testing.T) {
 	host, pod := two(t)
 	links := nl.Wiring{
@@ -65,7 +64,7 @@ func TestSplice(t *testing.T) {
 	if err := (nl.Wiring{{pod, other}}).Add(); err != nil {
 		t.Errorf("Add of another: %v", err)
 	}
-	if err := errors.Join(w.Add(), w.Check()); err != nil { // the first again
+	if err := errors.Join(w.Add(), w.Check()); err != nil { // w again, after another Splice
 		t.Error(err)
 	}
 	if err := links[:1].Del(); err != nil { // a new veth has another index
@@ -87,7 +86,7 @@ func TestSplice(t *testing.T) {
 	}
 }
 
-// TestSpliceShared: where there is a file system for them the programs are loaded once.
+// TestSpliceShared: with a BPF file system, the programs are loaded once for all pods.
 func TestSpliceShared(t *testing.T) {
 	mountPins(t)
 	count := func() int {

@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestSysctlReadOnly: a container runtime runs plugins with a read-only /proc/sys. What is right already is accepted.
-// What is not is refused, with the value, the wanted one, and what to do.
+// TestSysctlReadOnly: a container runtime runs plugins with a read-only /proc/sys. Add accepts a value that is right
+// already, and otherwise names both values and what to do.
 func TestSysctlReadOnly(t *testing.T) {
 	n, _ := nltest.NS(t, "node")
 	right, wrong := nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "0"}
@@ -27,7 +27,7 @@ func TestSysctlReadOnly(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // and no more: the thread ends with its mounts
+		runtime.LockOSThread() // without an unlock: the thread ends with its mounts
 		for _, err := range []error{
 			unix.Unshare(unix.CLONE_NEWNS),
 			unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),

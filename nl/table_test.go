@@ -63,7 +63,7 @@ func vocabulary() nl.Table {
 	}}
 }
 
-// asking is a table of another family, with the terms of that.
+// asking is a table of another family, with the terms for ARP.
 func asking() nl.Table {
 	return nl.Table{Family: "arp", Name: "words", Chains: []nl.Chain{
 		{Name: "output", Type: "filter", Hook: "output", Rules: []nl.NFRule{
@@ -73,7 +73,7 @@ func asking() nl.Table {
 	}}
 }
 
-// TestTable installs every word there is, and repairs what another program has changed.
+// TestTable installs each term, and repairs what another program has changed.
 func TestTable(t *testing.T) {
 	n, _ := nltest.NS(t, "host")
 	nltest.Need(t, "nftables")
@@ -121,7 +121,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestTableAsleep: rules that are all there may yet do nothing, or not decide.
+// TestTableAsleep: a table with all its rules is wrong if it is dormant, or if a chain has another policy.
 func TestTableAsleep(t *testing.T) {
 	nft, err := exec.LookPath("nft")
 	if err != nil && os.Getenv("CI") != "" {
@@ -167,7 +167,7 @@ func TestTableAsleep(t *testing.T) {
 	}
 }
 
-// TestTableString compares what a table says of itself with what nft(8) reads in the kernel.
+// TestTableString compares String with what nft(8) lists.
 func TestTableString(t *testing.T) {
 	nft, err := exec.LookPath("nft")
 	if err != nil && os.Getenv("CI") != "" {
@@ -213,7 +213,7 @@ func TestTableString(t *testing.T) {
 	}
 }
 
-// uncomment takes the fingerprints and the seal away.
+// uncomment removes the fingerprints and the seal.
 func uncomment(ruleset string) string {
 	ruleset = regexp.MustCompile(`\tchain rules_[0-9a-f]{16} \{\n\t\}\n\n`).ReplaceAllString(ruleset, "")
 	var b strings.Builder

@@ -70,7 +70,7 @@ func (l lane) send(t *testing.T, f nl.Family) {
 	}
 }
 
-// TestTap wants a Tap to see a packet where it passes, in order, and no packet of others.
+// TestTap wants a Tap to see packets of its address at each place, in order.
 func TestTap(t *testing.T) {
 	nltest.Need(t, "root", "netns")
 	l := newLane(t)
@@ -88,7 +88,7 @@ func TestTap(t *testing.T) {
 		for end := time.Now().Add(10 * time.Second); time.Now().Before(end) && way(seen) != "a in, b out"; {
 			l.send(t, f)
 			time.Sleep(50 * time.Millisecond)
-			seen = tap.Seen() // IPv6 may have had to wait for its addresses
+			seen = tap.Seen() // more than one packet may have passed
 			seen = seen[:min(len(seen), 2)]
 		}
 		if got := way(seen); got != "a in, b out" || seen[1].Size == 0 {
@@ -115,7 +115,7 @@ func way(seen []nl.Sighting) string {
 	return strings.Join(words, ", ")
 }
 
-// TestVerdicts wants the rule of another program that drops a packet, the policy of a chain, and no table after Close.
+// TestVerdicts wants the rule that drops a packet, and the policy of its chain. After Close there is no table.
 func TestVerdicts(t *testing.T) {
 	nltest.Need(t, "root", "netns", "owner")
 	l := newLane(t)
@@ -146,7 +146,7 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// TestForwards asks by which link the kernel forwards, where it refuses the source, and where it does not forward.
+// TestForwards wants the link by which the kernel forwards. The kernel may refuse the source, or not forward at all.
 func TestForwards(t *testing.T) {
 	nltest.Need(t, "root", "netns")
 	l := newLane(t)
@@ -165,7 +165,7 @@ func TestForwards(t *testing.T) {
 	}
 }
 
-// TestAnswered wants the router to have answered the sender, and no host that does not exist.
+// TestAnswered: the router has answered the sender, an absent host has not.
 func TestAnswered(t *testing.T) {
 	nltest.Need(t, "root", "netns")
 	l := newLane(t)
@@ -188,7 +188,7 @@ func TestAnswered(t *testing.T) {
 	}
 }
 
-// TestMake wants a namespace that other processes can open while it is open.
+// TestMake wants a namespace that other processes can open.
 func TestMake(t *testing.T) {
 	nltest.Need(t, "root", "netns")
 	n, err := nl.Make("pod")

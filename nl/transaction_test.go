@@ -18,8 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestManyPrefixes: rules about thousands of prefixes take more than one message for a set, and more than a socket's
-// buffer.
+// TestManyPrefixes: a set of thousands of prefixes takes several messages, and more than a socket's buffer.
 func TestManyPrefixes(t *testing.T) {
 	n, _ := nltest.NS(t, "host")
 	nltest.Need(t, "nftables")
@@ -89,7 +88,7 @@ func TestManyPrefixes(t *testing.T) {
 	}
 }
 
-// TestRefused: of a table that the kernel refuses nothing remains, and the error is the first, however many there are.
+// TestRefused: of a table that the kernel refuses nothing remains, and Add returns the first error of many.
 func TestRefused(t *testing.T) {
 	n, _ := nltest.NS(t, "host")
 	nltest.Need(t, "nftables")
@@ -106,7 +105,7 @@ func TestRefused(t *testing.T) {
 			nl.Table{Family: "inet", Name: "refused", Chains: []nl.Chain{
 				{Name: "forward", Type: "nonsense", Hook: "forward", Rules: rules}}}, nl.ErrNoModule},
 		{"a chain cannot be of its type", nl.Table{Family: "inet", Name: "refused", Chains: []nl.Chain{
-			// and the rules' failures are ENOENT
+			// the rules fail, too, with ENOENT
 			{Name: "forward", Type: "nat", Hook: "forward", Rules: rules}}}, syscall.EOPNOTSUPP},
 		{"only one message fails", nl.Table{Family: "ip", Name: "refused", Chains: []nl.Chain{
 			{Name: "forward", Type: "filter", Hook: "forward", Rules: append(rules[:10:10],
@@ -133,7 +132,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestCounters reads the rules that count, and what they have counted.
+// TestCounters reads the counters of the rules that have one.
 func TestCounters(t *testing.T) {
 	n, _ := nltest.NS(t, "host")
 	nltest.Need(t, "nftables")

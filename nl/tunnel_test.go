@@ -21,7 +21,7 @@ import (
 // locals are the addresses of a tunnel's end.
 var locals = []netip.Addr{netip.MustParseAddr("10.0.1.5"), netip.MustParseAddr("fd00:1::5")}
 
-// tunneled is a namespace that has these addresses.
+// tunneled is a namespace with the addresses locals.
 func tunneled(t *testing.T) *nl.NS {
 	t.Helper()
 	nltest.Need(t, "fou")
@@ -37,7 +37,7 @@ func tunneled(t *testing.T) *nl.NS {
 	return n
 }
 
-// TestTunnel makes tunnels of both families, finds what differs, and leaves nothing.
+// TestTunnel adds tunnels of both families, checks differences, and deletes.
 func TestTunnel(t *testing.T) {
 	n := tunneled(t)
 	before := nltest.Dump(t, n)
@@ -78,7 +78,7 @@ func TestTunnel(t *testing.T) {
 	}
 }
 
-// TestFOUPortInUse: a program of the pod has the port.
+// TestFOUPortInUse: another program of the pod has the port.
 func TestFOUPortInUse(t *testing.T) {
 	n := tunneled(t)
 	for _, local := range locals {
@@ -98,8 +98,8 @@ func TestFOUPortInUse(t *testing.T) {
 	}
 }
 
-// TestNoFOU: a kernel without FOU is named. A process that may not have modules loaded says so. The kernels of the
-// other tests here have FOU.
+// TestNoFOU: without FOU in the kernel, Supported and Add return ErrNoFOU. Without CAP_SYS_MODULE it is also
+// ErrMayNotLoad.
 func TestNoFOU(t *testing.T) {
 	n, _ := nltest.NS(t, "pod")
 	look := func() error {

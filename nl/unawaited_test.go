@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// TestUnawaited sends a pod, in which no program listens, packets of every kind by its ENI, and
-// looks which of them come to the node: answers for a loop's port, and what belongs to them.
+// TestUnawaited sends packets of every kind to a pod in which no program listens. Only answers to a loop's port come to
+// the node, with their fragments, and ICMP errors about a loop's packets.
 func TestUnawaited(t *testing.T) {
 	host, pod := two(t)
 	w := nl.Wiring{
@@ -34,7 +34,7 @@ func TestUnawaited(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		packet []byte
-		node   string // how it comes there
+		node   string // how it comes to the node
 	}{
 		{"another protocol", append([]byte{14: 0xff}, make([]byte, 60)...), no},
 		{"tcp", ip4(0, 0, tcp(80)), no},
@@ -89,7 +89,7 @@ func TestUnawaited(t *testing.T) {
 	}
 }
 
-// A wire leads into a pod, and back out of it.
+// A wire sends into a pod by one link, and reads what comes out by the other.
 type wire struct {
 	t       *testing.T
 	in, out int
@@ -111,8 +111,8 @@ func (w *wire) how(packet []byte) string {
 	}
 }
 
-// pass sends a packet and returns what comes of it. What comes of the one that is sent behind
-// it tells that nothing does.
+// pass sends a packet, and then a marked one. It returns the frame that comes out for the first, or nil if only the
+// mark comes.
 func (w *wire) pass(packet []byte) (got []byte) {
 	w.t.Helper()
 	mark := ip4(0, 0, udp(65535))
@@ -138,8 +138,8 @@ func (w *wire) pass(packet []byte) (got []byte) {
 	}
 }
 
-// translated reports whether a frame is what was sent, except for one port, which is the one that it
-// stands for, and the checksum, which is as right or wrong as it was.
+// translated reports whether a frame has come out with one port translated and nothing else changed. The checksum must
+// be as right or wrong as before.
 func translated(sent, got []byte) bool {
 	if len(sent) != len(got) {
 		return false
@@ -155,7 +155,7 @@ func translated(sent, got []byte) bool {
 	return len(changed) == 2 && slices.Contains(changed, nl.SpliceFirst-nl.SpliceOwn) && sum(before) == sum(after)
 }
 
-// sum is that of the internet's checksums (RFC 1071).
+// sum is the sum of the internet checksum (RFC 1071).
 func sum(words []uint16) (s uint32) {
 	for _, w := range words {
 		s += uint32(w)
@@ -164,7 +164,7 @@ func sum(words []uint16) (s uint32) {
 	return s
 }
 
-// raw opens a link for whole frames.
+// raw opens a packet socket on a link.
 func raw(t *testing.T, n *nl.NS, dev string) (fd int) {
 	t.Helper()
 	const every = 0x0300 // ETH_P_ALL as the network has it
@@ -187,7 +187,7 @@ func raw(t *testing.T, n *nl.NS, dev string) (fd int) {
 	return fd
 }
 
-// A segment is what is in a packet of IP, and of which protocol.
+// A segment is the payload of an IP packet.
 type segment struct {
 	proto byte
 	bytes []byte
@@ -201,14 +201,14 @@ func tcp(port uint16) segment {
 
 func udp(port uint16) segment { return ports(unix.IPPROTO_UDP, 443, port, 12) }
 
-// from is what was sent from a port.
+// from is a UDP datagram from a port.
 func from(port uint16) segment { return ports(unix.IPPROTO_UDP, port, 443, 12) }
 
 func ports(proto byte, src, dst uint16, size int) segment {
 	b := make([]byte, size)
 	binary.BigEndian.PutUint16(b, src)
 	binary.BigEndian.PutUint16(b[2:], dst)
-	for i := range 2 { // any checksum: it has to change as the port does
+	for i := range 2 { // any checksum: it must change with the port
 		b[checkAt(proto)+i] = 0x55
 	}
 	return segment{proto, b}
@@ -221,7 +221,7 @@ func checkAt(proto byte) int {
 	return 6
 }
 
-// icmp is a message, about a frame if there is one.
+// icmp is an ICMP message; about is the frame that it quotes, if any.
 func icmp(proto, kind byte, about []byte) segment {
 	b := []byte{kind, 0, 0x55, 0x55, 0, 0, 0, 0}
 	if about != nil {
@@ -230,14 +230,14 @@ func icmp(proto, kind byte, about []byte) segment {
 	return segment{proto, append(b, "tail"...)}
 }
 
-// fragment is a part of a packet of IPv6: its offset, of which the last bit says that there are more.
+// fragment is a part of an IPv6 packet. The last bit of the offset is the flag for more fragments.
 func fragment(offset uint16, s segment) segment {
 	head := []byte{s.proto, 0, 0, 0, 0, 0, 0, 9}
 	binary.BigEndian.PutUint16(head[2:], offset)
 	return segment{unix.IPPROTO_FRAGMENT, append(head, s.bytes...)}
 }
 
-// ip4 is a frame with words of options, and with what the header says of fragments.
+// ip4 is a frame with so many words of options, and with this field of fragment flags and offset.
 func ip4(options int, fragment uint16, s segment) []byte {
 	b := append(make([]byte, 12), 8, 0, byte(4<<4|5+options), 0, 0, 0, 0, 7, 0, 0, 64, s.proto, 0, 0)
 	binary.BigEndian.PutUint16(b[20:], fragment)

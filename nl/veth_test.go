@@ -14,9 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// TestNoRA makes two pairs, and has the pod send router advertisements. It waits until the end that accepts them has an
-// address. The other must have none. The same is so where the host forwards, and each of its links believes routers
-// nevertheless.
+// TestNoRA has a pod send router advertisements to two pairs. When the accepting end has an address, the other must
+// have none. In the second case, the host forwards, and accept_ra is 2.
 func TestNoRA(t *testing.T) {
 	t.Run("a host", func(t *testing.T) { noRA(t, false) })
 	t.Run("a router", func(t *testing.T) { noRA(t, true) })
@@ -35,7 +34,7 @@ func noRA(t *testing.T, forwards bool) {
 	deaf := nl.Veth{Name: "deaf", Peer: "eth1", PeerNS: pod, NoLinkLocal: true, NoRA: true}
 	other := nl.Veth{Name: "other", Peer: "eth2", PeerNS: pod}
 	if err := (nl.Wiring{
-		// addresses are of use at once
+		// so that addresses are of use at once
 		{NS: pod, Object: nl.Sysctl{Key: "net/ipv6/conf/default/accept_dad", Value: "0"}},
 		{NS: host, Object: deaf}, {NS: host, Object: other},
 	}).Add(); err != nil {
@@ -52,13 +51,13 @@ func noRA(t *testing.T, forwards bool) {
 	if a, r := addrs(t, host, "deaf"), defaults(t, host, "deaf"); a+r > 0 {
 		t.Errorf("it has %d addresses and %d default routes", a, r)
 	}
-	other.NoLinkLocal, other.NoRA = true, true // made by an earlier version
+	other.NoLinkLocal, other.NoRA = true, true // as if an earlier release had made the pair
 	if err := other.Check(host); err != nil {
 		t.Errorf("Check of the other: %v", err)
 	}
 }
 
-// advertise sends a router advertisement (RFC 4861, section 4.2) by a link, once that has an address to send it from.
+// advertise sends a router advertisement (RFC 4861, section 4.2) by a link, once the link has an address.
 func advertise(t *testing.T, n *nl.NS, link string) (sent bool) {
 	t.Helper()
 	l, err := n.LinkByName(link)
@@ -109,8 +108,8 @@ func addrs(t *testing.T, n *nl.NS, dev string) int {
 	return len(found)
 }
 
-// TestNoIPv6 makes a pair whose MTU is too small for IPv6 (RFC 8200, section 5): there is nothing to be deaf
-// to.
+// TestNoIPv6 makes a pair whose MTU is too small for IPv6 (RFC 8200, section 5). Then the link has no IPv6 settings,
+// and Add and Check do without them.
 func TestNoIPv6(t *testing.T) {
 	host, pod := two(t)
 	v := nl.Veth{Name: "veth0", Peer: "eth1", PeerNS: pod, MTU: 1279, Alias: "small", NoLinkLocal: true, NoRA: true}

@@ -28,7 +28,7 @@ func two(t testing.TB) (host, pod *nl.NS) {
 
 const nearMAC, farMAC = "02:00:00:00:00:01", "02:00:00:00:00:02"
 
-// pair is a little of everything.
+// pair is a wiring with most kinds of objects.
 func pair(host, pod *nl.NS) nl.Wiring {
 	node, ip := netip.MustParseAddr("10.0.0.4"), netip.MustParseAddr("10.0.1.9")
 	vpc := netip.MustParsePrefix("10.0.0.0/16")
@@ -93,7 +93,7 @@ pod:  nft 'table inet ours {
 	}
 }
 
-// TestWiring adds, adds again, checks, deletes and deletes again.
+// TestWiring adds, checks and deletes, each twice.
 func TestWiring(t *testing.T) {
 	host, pod := two(t)
 	w := pair(host, pod)
@@ -126,7 +126,7 @@ func TestWiring(t *testing.T) {
 	}
 }
 
-// TestAddOrNothing makes each step fail in turn: what was added before is taken back.
+// TestAddOrNothing: if a step fails, Add takes back the steps before it.
 func TestAddOrNothing(t *testing.T) {
 	host, pod := two(t)
 	before := nltest.Dump(t, host, pod)
@@ -147,7 +147,7 @@ func TestAddOrNothing(t *testing.T) {
 	}
 }
 
-// TestAddKeepsWhatWas fails after it has found something there already.
+// TestAddKeepsWhatWas: Add takes back only its own steps, not those that it has found done.
 func TestAddKeepsWhatWas(t *testing.T) {
 	host, pod := two(t)
 	w := pair(host, pod)
@@ -163,7 +163,7 @@ func TestAddKeepsWhatWas(t *testing.T) {
 	}
 }
 
-// TestAddRefusesWhatDiffers leaves alone what is there otherwise than asked for, and says how.
+// TestAddRefusesWhatDiffers: Add fails at an object with other properties, names them, and changes nothing.
 func TestAddRefusesWhatDiffers(t *testing.T) {
 	host, pod := two(t)
 	if err := pair(host, pod).Add(); err != nil {
@@ -191,7 +191,7 @@ func TestAddRefusesWhatDiffers(t *testing.T) {
 	}
 }
 
-// TestDelWithoutNamespace deletes what the host has when the pod's namespace is gone.
+// TestDelWithoutNamespace: the pod's namespace is gone. Del deletes what is on the host.
 func TestDelWithoutNamespace(t *testing.T) {
 	host, pod := two(t)
 	before := nltest.Dump(t, host)

@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestSources: the programs are what go generate has made of the sources as they are. That a compiler
-// makes the same again is for make lint.
+// TestSources compares the hash of the sources with the one that go generate has written. make lint compares the
+// programs themselves.
 func TestSources(t *testing.T) {
 	h := sha256.New()
 	files, err := filepath.Glob("src/*")
@@ -34,7 +34,8 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// TestWith: a number is in both parts of its instruction, a map's file in the first, and marked.
+// TestWith writes a number into both halves of its instruction. A map's descriptor goes into the first half, with the
+// mark BPF_PSEUDO_MAP_FD.
 func TestWith(t *testing.T) {
 	p := program{
 		code:     []uint64{0x95, 0x0218, 0, 0x0318, 0},
@@ -45,7 +46,7 @@ func TestWith(t *testing.T) {
 		0x18, 0x02, 0, 0, 0x44, 0x33, 0x22, 0x11, 0, 0, 0, 0, 0x88, 0x77, 0x66, 0x55,
 		0x18, 0x13, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // BPF_PSEUDO_MAP_FD << 4
 	}
-	for range 2 { // the first leaves nothing behind
+	for range 2 { // the first call must not change p
 		got := p.withValues(map[string]uint64{"number": 0x5566778811223344, "map": 7})
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("-want +got:\n%s", d)
@@ -53,7 +54,7 @@ func TestWith(t *testing.T) {
 	}
 }
 
-// TestMistakes: what a program lacks, or cannot have, would be another program.
+// TestMistakes wants a panic for a value that is missing, unknown or impossible.
 func TestMistakes(t *testing.T) {
 	four := netip.MustParseAddr("169.254.169.254")
 	for name, mistake := range map[string]func(){

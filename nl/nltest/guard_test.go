@@ -17,7 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// leaks are ways to leave something behind, and what Guard says of it.
+// leaks are what a test can leave behind, by the words that Guard has for it.
 var leaks = map[string]func(t *testing.T) error{
 	"namespace /run/netns/forgotten": func(*testing.T) error {
 		return os.WriteFile("/run/netns/forgotten", nil, 0o644)
@@ -53,12 +53,12 @@ var leaks = map[string]func(t *testing.T) error{
 // named is a name as NS makes it in a process.
 func named(pid int) string { return fmt.Sprintf("/run/netns/pod-%d-1", pid) }
 
-// another is a process whose tests run at the same time.
+// another is the number of a process whose tests run at the same time.
 const another = 1
 
-var listener net.Listener // keeps it from being collected, which would close it
+var listener net.Listener // a reference, so that it is not collected and closed
 
-// TestLeak is for TestGuard, which runs it in a process and a namespace of its own.
+// TestLeak leaks for TestGuard, which runs it in a process and a namespace of its own.
 func TestLeak(t *testing.T) {
 	if os.Getenv("LEAK") == "" {
 		return
@@ -76,7 +76,7 @@ func TestLeak(t *testing.T) {
 func TestGuard(t *testing.T) {
 	n, _ := nltest.NS(t, "host")
 	run := func(leak string) (out []byte, err error) {
-		f, err := os.Create(filepath.Join(t.TempDir(), "output")) // no pipe: what it leaves behind has its output open
+		f, err := os.Create(filepath.Join(t.TempDir(), "output")) // no pipe: what is left behind keeps it open
 		if err != nil {
 			t.Fatal(err)
 		}

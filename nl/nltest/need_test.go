@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// A verdict is a test that says how it was ended.
+// A verdict is a test that records how it ended.
 type verdict struct {
 	testing.TB
 	said string

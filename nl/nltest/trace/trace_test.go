@@ -23,8 +23,7 @@ import (
 
 var callNames = []string{"a", "b", "c"}
 
-// The test binary is the program that is traced where it is told a directory: it makes
-// directories in there, each by a thread of its own.
+// With TRACE_TEST, the test binary is the traced program: it makes directories there, each by a thread of its own.
 func TestMain(m *testing.M) {
 	dir := os.Getenv("TRACE_TEST")
 	if dir == "" {
@@ -42,7 +41,6 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// mkdirs counts the directories.
 func mkdirs(c trace.Call) string {
 	if c.Nr == unix.SYS_MKDIRAT {
 		return filepath.Base(c.Text(1))
@@ -50,7 +48,7 @@ func mkdirs(c trace.Call) string {
 	return ""
 }
 
-// run has the program traced, and returns the directories that it made.
+// run traces the program, and returns the directories that it made.
 func run(t *testing.T, tr *trace.Trace) (made []string, status syscall.WaitStatus, out string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -102,7 +100,7 @@ func testRun(t *testing.T, every bool) {
 	}
 }
 
-// TestEverywhere counts the three directories and nothing of what the program does besides.
+// TestEverywhere counts the three directories, and no other call of the program.
 func TestEverywhere(t *testing.T) {
 	was := *trace.Step
 	defer func() { *trace.Step = was }()
@@ -118,7 +116,7 @@ func TestEverywhere(t *testing.T) {
 	}
 }
 
-// TestEvery names what it counts, which is more than without.
+// TestEvery: with Every, more calls are counted, and each has its name.
 func TestEvery(t *testing.T) {
 	few, tr := &trace.Trace{Counts: trace.Name}, &trace.Trace{Counts: trace.Name, Every: true}
 	run(t, few)
@@ -133,7 +131,7 @@ func TestEvery(t *testing.T) {
 	}
 }
 
-// TestBytes: the bytes of an argument at the beginning of a call.
+// TestBytes reads the bytes of an argument at the beginning of a call.
 func TestBytes(t *testing.T) {
 	var paths []string
 	run(t, &trace.Trace{Counts: func(c trace.Call) string {
