@@ -16,13 +16,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// An outcome is what becomes of a call: an error, or a function of the plugin.
+// An outcome is how a call ends: with an error, or with a call of one of the plugin's functions.
 type outcome struct {
 	Called string
 	Err    *types.Error
 }
 
-// bySkel is what the package of the CNI project makes of a call.
+// bySkel returns the outcome with package skel of the CNI project.
 func bySkel(t *testing.T, env map[string]string, stdin string) (o outcome) {
 	t.Helper()
 	for k, v := range env {
@@ -57,7 +57,7 @@ func bySkel(t *testing.T, env map[string]string, stdin string) (o outcome) {
 	return o
 }
 
-// byUs is what we make of it.
+// byUs returns the outcome with this package.
 func byUs(env map[string]string, stdin string) (o outcome) {
 	var c *call
 	if c, o.Err = readCall(func(k string) string { return env[k] }, strings.NewReader(stdin)); o.Err != nil {
@@ -76,7 +76,7 @@ func byUs(env map[string]string, stdin string) (o outcome) {
 	return o
 }
 
-// Whatever a runtime asks, we answer as the package skel does.
+// TestLikeSkel: the answer to any call is that of package skel.
 func TestLikeSkel(t *testing.T) {
 	good := map[string]string{
 		"CNI_CONTAINERID": "c1", "CNI_NETNS": "/run/netns/none", "CNI_IFNAME": "eth0", "CNI_PATH": "/bin",
@@ -90,7 +90,7 @@ func TestLikeSkel(t *testing.T) {
 			skel, we := bySkel(t, env, stdin), byUs(env, stdin)
 			for _, err := range []*types.Error{skel.Err, we.Err} {
 				if err != nil {
-					err.Msg, _, _ = strings.Cut(err.Msg, " into Go ") // a type of the program's
+					err.Msg, _, _ = strings.Cut(err.Msg, " into Go ") // the rest names a type of the program
 				}
 			}
 			if diff := cmp.Diff(skel, we); diff != "" {
@@ -130,8 +130,8 @@ func TestLikeSkel(t *testing.T) {
 	}
 }
 
-// TestRefusedNames: an ADD refuses names of interfaces that skel accepts. With Multus, a pod chooses the name. A DEL
-// and a CHECK accept them, because an ADD of an earlier release did.
+// TestRefusedNames: ADD refuses names of interfaces that skel accepts. With Multus, a pod chooses the name. DEL and
+// CHECK accept them, as they may have been added by an earlier release.
 func TestRefusedNames(t *testing.T) {
 	for _, name := range []string{"größe", "a\x1b[2J", "a\u202eb", "lo", "all", "eth%d", "egress4", "tunl0"} {
 		for _, verb := range []string{"ADD", "CHECK", "DEL"} {
@@ -146,7 +146,7 @@ func TestRefusedNames(t *testing.T) {
 	}
 }
 
-// Only the words differ for a version that is no string.
+// TestVersionIsNoString: only the words of this error differ from skel's.
 func TestVersionIsNoString(t *testing.T) {
 	env := map[string]string{"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c1", "CNI_NETNS": "/run/netns/none",
 		"CNI_IFNAME": "eth0", "CNI_PATH": "/bin"}

@@ -29,7 +29,7 @@ func TestParseArgs(t *testing.T) {
 	}
 }
 
-// FuzzParseArgs wants what is read to be in the text.
+// FuzzParseArgs wants values that are in the text.
 func FuzzParseArgs(f *testing.F) {
 	f.Add("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=cart-0;K8S_POD_UID=a=b;")
 	f.Add(";;=;K8S_POD_NAME;K8S_POD_NAME==")
@@ -43,7 +43,7 @@ func FuzzParseArgs(f *testing.F) {
 	})
 }
 
-// TestNamesOfPods: an ADD refuses names that no pod of Kubernetes has, in few words. A DEL is not refused.
+// TestNamesOfPods: ADD refuses names that a Kubernetes pod cannot have, in few words. DEL accepts them.
 func TestNamesOfPods(t *testing.T) {
 	for name, good := range map[string]bool{
 		"": true, "cart-0": true, "web.7": true, strings.Repeat("a", 253): true,
@@ -73,7 +73,7 @@ func TestNamesOfPods(t *testing.T) {
 	}
 }
 
-// TestNullInPrevResult: a DEL goes on if a list of prevResult has null, and a CHECK is refused. The library panics, or
+// TestNullInPrevResult: with a null in a list of prevResult, DEL goes on, and CHECK is refused. The library panics, or
 // leaves nil in the list.
 func TestNullInPrevResult(t *testing.T) {
 	for _, version := range []string{"0.4.0", "1.0.0", "1.1.0"} {

@@ -21,12 +21,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// relay is a plugin that has echo answer an ADD.
+// relay is a plugin whose ADD delegates to echo.
 func relay(ctx context.Context, r *plugin.Request[config]) (*types100.Result, error) {
 	return r.Delegate(ctx, "echo")
 }
 
-// orphan kills a relay whose delegate has written the file pid, and waits for the end of that.
+// orphan kills a relay whose delegate has written the file pid, and waits until the delegate has ended.
 func orphan(ts *testscript.TestScript, _ bool, _ []string) {
 	program, err := exec.LookPath("relay")
 	ts.Check(err)
@@ -48,8 +48,8 @@ func orphan(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Check(within(func() bool { return ended(pid) }))
 }
 
-// TestDelegateOverdue: a delegate that is killed because time is up is an error that says so,
-// from which the runtime learns that a retry can help; not one about a signal.
+// TestDelegateOverdue: a delegate is killed because its time is up. The error says so, and its code has the runtime try
+// again.
 func TestDelegateOverdue(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("CNI_PATH", dir)
@@ -72,8 +72,8 @@ func TestDelegateOverdue(t *testing.T) {
 	}
 }
 
-// TestDelegateAnswersFirst: a delegate that has closed its standard output has answered. The end of the command does
-// not end what it does then.
+// TestDelegateAnswersFirst: a delegate has answered once it has closed its standard output. The end of the command does
+// not kill it then.
 func TestDelegateAnswersFirst(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("CNI_PATH", dir)
@@ -100,13 +100,13 @@ until [ -e $CNI_PATH/go ]; do sleep 0.01; done
 	}
 }
 
-// ended reports whether a process has ended, also if its parent has not waited for it yet.
+// ended reports whether a process has ended, even if its parent has not yet waited for it.
 func ended(pid int) bool {
 	stat, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) || strings.Contains(string(stat), ") Z ")
 }
 
-// within waits until something is so, for half of what the delegate would take at most.
+// within waits until so returns true, for half of the time that the delegate would take.
 func within(so func() bool) error {
 	for deadline := time.Now().Add(5 * time.Minute); !so(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {

@@ -14,7 +14,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// TestEnded: a plugin learns how each command has ended, also one whose configuration is refused, and one that panics.
+// TestEnded: the plugin learns how each command has ended, even if its configuration is refused, or it panics.
 func TestEnded(t *testing.T) {
 	const delay = 5 * time.Millisecond
 	var verb string

@@ -22,7 +22,7 @@ import (
 func TestNetworkRead(t *testing.T) { codectest.Reads(t, (*network).Describe) }
 func TestResultRead(t *testing.T)  { codectest.Reads(t, describeResult) }
 
-// A said is read by its description, or else by its tag.
+// A said is read by its description. If that cannot read the text, it is read by its tags.
 type said struct {
 	Text string `json:"text"`
 	By   string `json:"by"`
@@ -54,7 +54,7 @@ func randomResult() *types100.Result {
 	return r
 }
 
-// A result is written as the CNI library does; but that writes \u003c for <, and the like.
+// TestResultWritten: a result is written as the CNI library writes it, except for escapes such as \u003c.
 func TestResultWritten(t *testing.T) {
 	for range 500 {
 		r := randomResult()
@@ -76,7 +76,7 @@ func TestResultWritten(t *testing.T) {
 	}
 }
 
-// What the library cannot write is its error.
+// TestResultWrong: for a result that the library cannot write, the error is the library's.
 func TestResultWrong(t *testing.T) {
 	r := &types100.Result{IPs: []*types100.IPConfig{{Gateway: []byte{1, 2, 3}}}}
 	_, err := formatResult(r)
@@ -85,7 +85,7 @@ func TestResultWrong(t *testing.T) {
 	}
 }
 
-// What is wrong, or odd, is left to the library.
+// TestResultOdd: wrong or odd results are left to the library.
 func TestResultOdd(t *testing.T) {
 	for _, text := range []string{
 		`{}`, `{"cniVersion":"0.4.0"}`, `{"cniVersion":"1.2.0"}`,
@@ -105,7 +105,8 @@ func TestResultOdd(t *testing.T) {
 	}
 }
 
-// What runtimes write for the examples is read without encoding/json, even with spaces.
+// TestOrdinaryCall: the configurations of the examples are read without encoding/json, as runtimes write them, and with
+// spaces.
 func TestOrdinaryCall(t *testing.T) {
 	files, err := filepath.Glob("../conflist-examples/*.conflist")
 	if err != nil || len(files) == 0 {

@@ -13,8 +13,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// TestNICs: a + behind an interface means that it is in the container. An address is followed by
-// the index of its interface, or by none.
+// TestNICs: an interface with a + is in the container. An address may have the index of its interface after an @.
 func TestNICs(t *testing.T) {
 	for _, c := range []struct{ interfaces, ips, want string }{
 		{"eth0+", "10.0.0.1@0 fd00::1@0", "eth0: 10.0.0.1 fd00::1"},
@@ -74,7 +73,7 @@ func TestNICs(t *testing.T) {
 	}
 }
 
-// TestRouted: only the form of a result for a routed pod is that of one.
+// TestRouted: Routed accepts only results of a routed pod.
 func TestRouted(t *testing.T) {
 	for interfaces, want := range map[string]string{
 		"": "", "ens6": "", "ens6 ens7": "", "eth0+ veth1 eth1+": "", "ens6 net1+": "", "ens6 eth0": "",

@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 )
 
-// TestStatusOfSlowNode: STATUS fails for a fact, and for nothing that passes.
+// TestStatusOfSlowNode: STATUS fails only for lasting faults, not for a busy or slow node.
 func TestStatusOfSlowNode(t *testing.T) {
 	never := make(chan struct{})
 	for _, tt := range []struct {

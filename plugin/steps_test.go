@@ -15,9 +15,8 @@ import (
 	"testing"
 )
 
-// TestSteps counts what commands do with text that a pod writes: how often each statement of ours is executed. Four
-// times the text must cost four times the steps at most, and a DEL must not depend on what the text says. The programs
-// are the real ones, built to count.
+// TestSteps counts how often each of our statements is executed for text that a pod writes. Four times the text must
+// take at most four times the steps. A DEL must not depend on the text. The programs are the real ones, built to count.
 func TestSteps(t *testing.T) {
 	s := buildSteps(t)
 	fill := func(text string) func(n int) string {
@@ -73,7 +72,7 @@ func TestSteps(t *testing.T) {
 		"aliases": runtime("runtimeConfig", `"aliases": %s`, list(`"a"`)),
 		"args":    runtime("args", `"cni": {%s"k": 1}`, numbered(`"k%d":1,`)),
 		"deep args": runtime("args", `"cni": {"x": %s`, func(n int) string {
-			n = min(n, 9000) // libcni, which parses this first, takes no more
+			n = min(n, 9000) // libcni parses this first, and accepts no deeper nesting
 			return fill("[")(n) + fill("]")(n) + "}"
 		}),
 		"pod":   func(n int) call { return call{args: "K8S_POD_NAME=" + fill("p")(n/4)} },
@@ -85,7 +84,7 @@ func TestSteps(t *testing.T) {
 				few                      int
 			}{
 				{"cni-ipvlan-vpc-k8s", "ADD", "shop", 64 << 10},
-				{"cni-ipvlan-vpc-k8s", "ADD", "db", 7 << 10}, // it may ask, so what it asks is parsed
+				{"cni-ipvlan-vpc-k8s", "ADD", "db", 7 << 10}, // the pod may ask, so its text is parsed
 				{"cni-ipvlan-vpc-k8s", "DEL", "db", 64 << 10},
 				{"cni-ipvlan-vpc-k8s-egress", "ADD", "db", 64 << 10},
 				{"cni-ipvlan-vpc-k8s-egress", "DEL", "db", 64 << 10},
@@ -107,7 +106,7 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// A call is what differs between the commands.
+// A call has what differs between the commands.
 type call struct {
 	namespace   string
 	annotations map[string]string
@@ -134,7 +133,7 @@ func buildSteps(t *testing.T) steps {
 	return s
 }
 
-// count runs a command, and returns how many statements it has executed, and how many bytes it was sent.
+// count runs a command. It returns how many statements were executed, and how many bytes the command was sent.
 func (s steps) count(t *testing.T, program, verb string, c call) (executions, sent int) {
 	t.Helper()
 	if c.args == "" {
@@ -171,7 +170,7 @@ func (s steps) count(t *testing.T, program, verb string, c call) (executions, se
 	return s.executed(t, counters), len(conf) + len(c.args)
 }
 
-// executed adds the counters of a program: a block's statements times its executions.
+// executed adds the counters of a program: for each block, its statements times its executions.
 func (s steps) executed(t *testing.T, counters string) (sum int) {
 	t.Helper()
 	file := filepath.Join(counters, "text")
@@ -186,7 +185,7 @@ func (s steps) executed(t *testing.T, counters string) (sum int) {
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		fields := strings.Fields(lines.Text())
 		if len(fields) != 3 {
-			continue // the mode
+			continue // the line of the mode
 		}
 		statements, _ := strconv.Atoi(fields[1])
 		times, _ := strconv.Atoi(fields[2])

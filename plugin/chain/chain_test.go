@@ -29,7 +29,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv("CNI_COMMAND") != "" { // the test binary is the plugin where it is called as one
+	if os.Getenv("CNI_COMMAND") != "" { // with CNI_COMMAND, the test binary is the plugin
 		plugin.Unhurried = true
 		asPart(os.Getenv(partOf))
 		plugin.Main("cni-ipvlan-vpc-k8s", Commands())
@@ -37,11 +37,11 @@ func TestMain(m *testing.M) {
 	os.Exit(nltest.Guard{M: m}.Run())
 }
 
-// A node has the links of two ENIs, and a registry that knows some addresses of the second.
+// A node has the links of two ENIs. Its registry knows some addresses of the second.
 type node struct {
 	*testing.T
 	ns, vpc *nl.NS
-	more    int // addresses besides the usual ones
+	more    int // further addresses in the registry
 }
 
 const eniMAC = "0a:00:00:00:00:02"
@@ -52,7 +52,7 @@ func newNode(t *testing.T) node {
 	return newNodeWithout(t)
 }
 
-// newNodeWithout is a node whose kernel may have no ipvlan.
+// newNodeWithout is a node whose kernel need not have ipvlan.
 func newNodeWithout(t *testing.T) node {
 	t.Helper()
 	nltest.Need(t, "root", "nftables")
@@ -72,7 +72,7 @@ func newNodeWithout(t *testing.T) node {
 	return n
 }
 
-// learnt is what the registry has when EC2 and the metadata service need not be asked.
+// learnt fills the registry, so that EC2 and the metadata service need not be asked.
 func learnt(s *registry.State) {
 	addr, prefix := netip.MustParseAddr, netip.MustParsePrefix
 	s.Instance = registry.Instance{ID: "i-1", Type: "m5.large", ENIs: 3, IPv4PerENI: 10}
@@ -94,7 +94,7 @@ func (n node) must(err error) {
 	}
 }
 
-// within is the same in a subtest.
+// within is the node in a subtest.
 func (n node) within(t *testing.T) node { return node{t, n.ns, n.vpc, n.more} }
 
 func (n node) registry() *registry.Registry {
@@ -104,12 +104,12 @@ func (n node) registry() *registry.Registry {
 	return r
 }
 
-// vacant wants no attachment to have an address.
+// vacant wants no address to be leased to an attachment.
 func (n node) vacant() {
 	n.Helper()
 	s, err := n.registry().View()
 	n.must(err)
-	kept := 0 // by a namespace that has lost its link's group: a collection ends such a lease
+	kept := 0 // of a namespace that has lost its link's group: a GC ends such a lease
 	for _, l := range s.Leases.All() {
 		if l.Key == (registry.Key{}) {
 			kept++
@@ -120,7 +120,7 @@ func (n node) vacant() {
 	}
 }
 
-// ofPair is the number of a pod's routing table, which goes by the index of its veth pair.
+// ofPair finds the number of a pod's routing table, which is made of the index of its veth pair.
 var ofPair = regexp.MustCompile(`(table|lookup) 2[67]\d `)
 
 func (n node) same(what, want, got string) {
@@ -131,13 +131,13 @@ func (n node) same(what, want, got string) {
 	}
 }
 
-// config is a whole configuration, with the keys of a text.
+// config is a whole configuration, with further keys.
 func config(keys string) string {
 	return `{"cniVersion": "1.0.0", "name": "net", "type": "cni-ipvlan-vpc-k8s", "interfaceIndex": 1, "secGroupIds": [], "reuseIPWait": 0,
 		"hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true` + keys + `}`
 }
 
-// request is one for a pod with a namespace.
+// request is a request for a pod.
 func (n node) request(path, keys string) *plugin.Request[Config] {
 	n.Helper()
 	r := &plugin.Request[Config]{Network: "net", Attachment: plugin.Attachment{ContainerID: "pod1", IfName: "eth0"},
@@ -169,7 +169,7 @@ func (n node) GC(r *plugin.Request[Config], valid ...plugin.Attachment) error {
 	return n.ns.Do(func() error { return Commands().GC(n.Context(), &all) })
 }
 
-// three are the plugins as a runtime calls them, one after another.
+// three calls the three plugins one after another, as a runtime does.
 func (n node) three(r *plugin.Request[Config]) (result *types100.Result, err error) {
 	err = n.ns.Do(func() (err error) {
 		ctx, step := n.Context(), *r
@@ -185,8 +185,8 @@ func (n node) three(r *plugin.Request[Config]) (result *types100.Result, err err
 	return result, err
 }
 
-// TestSame: what the one plugin makes is what the three make, and either deletes and checks
-// what the other has made. All of it may come twice.
+// TestSame: one plugin and three make the same. Either deletes and checks what the other has made. All of it may come
+// twice.
 func TestSame(t *testing.T) {
 	n := newNode(t)
 	pod, path := nltest.NS(t, "pod")
@@ -202,7 +202,7 @@ func TestSame(t *testing.T) {
 	}
 	alone := nltest.Dump(t, n.ns)
 	var result *types100.Result
-	// The longest idle address would be another one.
+	// Without this, another address is idle longest.
 	n.must(n.registry().Change(t.Context(), func(s *registry.State) {
 		s.Free.Set(netip.MustParseAddr("10.0.1.20"), time.Time{})
 	}))
@@ -227,7 +227,7 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// takesBack has an ADD fail because of further keys, before the pod is there and while it is.
+// takesBack has an ADD fail because of the keys more: first without the pod, then with the pod running.
 func (n node) takesBack(keys, more string) {
 	n.Helper()
 	pod, path := nltest.NS(n, "pod")
@@ -251,8 +251,8 @@ func (n node) takesBack(keys, more string) {
 	n.vacant()
 }
 
-// TestTakeBack: an ADD that fails leaves nothing, without a DEL; one that comes again and
-// fails leaves the pod as it was.
+// TestTakeBack: an ADD that fails leaves nothing, without a DEL. If the pod runs already, a failing ADD leaves it as it
+// was.
 func TestTakeBack(t *testing.T) {
 	for name, keys := range map[string]string{"ipvlan": `, "master": "eth9"`,
 		"unnumbered-ptp": `, "hostInterface": "eth9"`} {
@@ -262,7 +262,7 @@ func TestTakeBack(t *testing.T) {
 	}
 }
 
-// TestStatus: a node on which a pod can start is well, and one without ipam's program is not.
+// TestStatus succeeds on a node on which a pod can start, and fails without ipam's program.
 func TestStatus(t *testing.T) {
 	n := newNode(t)
 	dir := t.TempDir()
@@ -282,10 +282,10 @@ func TestStatus(t *testing.T) {
 	unlock, err := reg.Lock(t.Context(), "registry")
 	n.must(err)
 	defer unlock()
-	n.must(status()) // it waits for no other process
+	n.must(status()) // STATUS does not wait for the lock
 }
 
-// TestGC: of two pods, it leaves the valid one alone.
+// TestGC keeps the valid one of two pods.
 func TestGC(t *testing.T) {
 	n := newNode(t)
 	_, path := nltest.NS(t, "pod")

@@ -24,7 +24,7 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// An object is a Config that can be written, too.
+// An object is a Config that can also be written.
 type object struct {
 	IPAM   lease.Config
 	IPVlan ipvlan.Config
@@ -38,7 +38,6 @@ func (o *object) describe(j *codec.Codec) {
 	*o = object{c.ipam, c.ipvlan, c.ptp, c.egress}
 }
 
-// UnmarshalJSON reads it as a Config.
 func (o *object) UnmarshalJSON(text []byte) error {
 	var c Config
 	err := c.UnmarshalJSON(text)
@@ -46,8 +45,7 @@ func (o *object) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// MarshalJSON writes the keys side by side. Of an object that two have, runtimeConfig, it
-// writes what both have in it.
+// MarshalJSON writes the keys of all parts side by side. Two parts have runtimeConfig; it merges these.
 func (o *object) MarshalJSON() ([]byte, error) {
 	all := map[string]any{}
 	for _, part := range []any{o.IPAM, o.IPVlan, o.PTP, o.Egress} {
@@ -75,7 +73,7 @@ func FuzzConfigRead(f *testing.F) {
 		`{"mtu":1,"mtu":2,"HostInterface":"eth0","runtimeConfig":{"bandwidth":null},"ipam":{"type":7},"warm":{"min":1.0}}`)...)
 }
 
-// Each of the three gets its keys, and both links their mtu.
+// TestConfig: each part gets its keys, and both links get mtu.
 func TestConfig(t *testing.T) {
 	var c Config
 	if err := json.Unmarshal([]byte(`{"interfaceIndex":2,"mode":"l3s","mtu":1400,"hostInterface":"eth0","type":"x"}`),
@@ -92,7 +90,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// The mistakes of all three come at once, each once, and in the words of this plugin.
+// TestConfigMistakes: the mistakes of all parts are reported at once, each once, in the words of this plugin.
 func TestConfigMistakes(t *testing.T) {
 	for _, tt := range []struct {
 		name, config string
@@ -153,8 +151,8 @@ func TestConfigMistakes(t *testing.T) {
 	}
 }
 
-// A value of the wrong type is one mistake, though two plugins cannot read it, and those
-// around it are read: a DEL goes on with them.
+// TestConfigType: a value of the wrong type is one mistake, though two parts read it. The values around it are read,
+// and a DEL goes on with them.
 func TestConfigType(t *testing.T) {
 	var c Config
 	err := json.Unmarshal([]byte(`{"mtu":"big","interfaceIndex":1,"hostInterface":"eth0"}`), &c)
@@ -166,7 +164,7 @@ func TestConfigType(t *testing.T) {
 	}
 }
 
-// An ADD with values of the wrong type names each, in the words of the configuration, and all other mistakes.
+// TestConfigAllTypes: ADD names each value of the wrong type by its key, and all other mistakes.
 func TestConfigAllTypes(t *testing.T) {
 	err := plugin.Decode([]byte(`{"mtu":"big","warm":{"min":"5","max":[]},"pools":{"a":{"secGroupIds":{},"reuseIPWait":1.5}},"requests":[{"namespaces":["*"],"max":true}],`+
 		`"ipMasq":"yes","nodePortMark":-1,"secGroupIds":["sg-1"],"hostInterface":"eth0","nodePorts":"x"}`), new(Config))
@@ -201,7 +199,7 @@ func TestConfigAllTypes(t *testing.T) {
 	}
 }
 
-// TestSameRule: a value of a kind is right or wrong by one rule, whichever key has it, and a wrong one has one message.
+// TestSameRule: all keys for one kind of value have one rule and one message.
 func TestSameRule(t *testing.T) {
 	const cidr, address, link = "want a CIDR or an address, ", "want an address, ", "the name "
 	const namespace = "want a namespace, or the beginning of a namespace with a * after it"
@@ -217,7 +215,7 @@ func TestSameRule(t *testing.T) {
 		`"egress": {"x": {"routers": [%q]}}`}
 	for _, tt := range []struct {
 		keys        []string
-		value, want string // want is empty if it is right
+		value, want string // empty if the value is right
 	}{
 		{prefixes, "10.8.0.0/16", ""}, {prefixes, "10.8.0.5", ""}, {prefixes, "10.8.0.5/16", ""},
 		{prefixes, "2001:db8::5/48", ""},

@@ -20,8 +20,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 )
 
-// TestEgressOfPod: a client or a router has its tunnel once, on a node with a strict rp_filter, too. A further
-// attachment of the pod has nothing of it, and its DEL takes nothing.
+// TestEgressOfPod: a client or a router gets its tunnel once, even with a strict rp_filter. A further attachment of the
+// pod gets none, and its DEL leaves the tunnel.
 func TestEgressOfPod(t *testing.T) {
 	nltest.Need(t, "fou")
 	for keys, role := range map[string]string{"namespaces": egress.Client, "routers": egress.Router} {
@@ -60,8 +60,8 @@ func TestEgressOfPod(t *testing.T) {
 	}
 }
 
-// TestEgressOfRepairedPod: a client or a router whose veth pair was deleted and put back, as cni-tool repair does,
-// checks no sources at the new link either.
+// TestEgressOfRepairedPod: the veth pair of a client or a router was deleted, and is restored as cni-tool repair does.
+// The new link checks no sources either.
 func TestEgressOfRepairedPod(t *testing.T) {
 	nltest.Need(t, "fou")
 	for _, keys := range []string{"namespaces", "routers"} {
@@ -73,15 +73,15 @@ func TestEgressOfRepairedPod(t *testing.T) {
 		_, err := n.ADD(r)
 		n.must(err)
 		n.must(nl.Veth{Name: "eth1"}.Del(pod))
-		_, err = n.three(r) // without egress
+		_, err = n.three(r) // the plugins without egress
 		n.must(err)
 		n.anySource(pod)
 		n.must(n.DEL(r))
 	}
 }
 
-// TestEgressLost: CHECK and doctor see what a client or a router has lost of what isolates it. A pod of another
-// configuration is right as long as it is whole.
+// TestEgressLost: CHECK and doctor report each part of a client's or a router's isolation that is lost. CHECK accepts a
+// whole pod of another configuration.
 func TestEgressLost(t *testing.T) {
 	nltest.Need(t, "fou")
 	const other = `{"e": {"gateways": ["172.20.0.78"], "destinations": ["198.51.100.0/24"], "clients": ` +
@@ -140,7 +140,7 @@ func TestEgressLost(t *testing.T) {
 				for what, err := range map[string]error{"CHECK": n.CHECK(r, result), "doctor": egress.Lost(pod, "eth0"),
 					"CHECK of another configuration": n.CHECK(now, result)} {
 					seen := err != nil
-					// the pod may have had another destination only
+					// a pod without this destination would look the same
 					unknown := lost == "the routes to a destination, both" && what != "CHECK"
 					if seen != (lose != nil) && !unknown {
 						t.Errorf("%s reports %v", what, err)
@@ -169,8 +169,8 @@ func (n node) anySource(pod *nl.NS) {
 	}
 }
 
-// TestEgressRefused: a pod that may not have what it asks for has nothing at all. Its error names the egress, and what
-// to do.
+// TestEgressRefused: a pod that asks for an egress that it may not have gets nothing. The error names the egress, and
+// what to do.
 func TestEgressRefused(t *testing.T) {
 	n := newNode(t)
 	pod, path := nltest.NS(t, "pod")
@@ -188,7 +188,8 @@ func TestEgressRefused(t *testing.T) {
 	n.must(n.DEL(r))
 }
 
-// TestEgressOfAnotherPod: the DEL of another pod, whose path leads to this one now, takes nothing.
+// TestEgressOfAnotherPod: the path of an ended pod leads to another one. The DEL of the ended pod leaves the other's
+// tunnel.
 func TestEgressOfAnotherPod(t *testing.T) {
 	nltest.Need(t, "fou")
 	n := newNode(t)
@@ -197,7 +198,7 @@ func TestEgressOfAnotherPod(t *testing.T) {
 	_, err := n.ADD(r)
 	n.must(err)
 	made := nltest.Dump(t, pod)
-	stale := n.request(path, egressing("namespaces")) // of a container that has gone, whose path leads here now
+	stale := n.request(path, egressing("namespaces"))
 	stale.ContainerID = "gone"
 	n.must(n.DEL(stale))
 	n.same("the DEL of another pod has changed something", made, nltest.Dump(t, pod))

@@ -17,9 +17,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 )
 
-// TestEgressEnds kills the DEL of a client and of a router after each system call, while packets for a partner are sent
-// all the time. The partner never sees another address than the router's: what leaves a client is in the tunnel, and
-// what leaves a router leaves by its ENI, with its address.
+// TestEgressEnds kills the DEL of a client and of a router after each system call, while packets for a partner are
+// sent. The partner sees only the router's address: packets of a client are in the tunnel, and those of a router leave
+// by its ENI.
 func TestEgressEnds(t *testing.T) {
 	nltest.Need(t, "fou")
 	for _, c := range []struct{ name, role, keys string }{
@@ -43,10 +43,10 @@ func TestEgressEnds(t *testing.T) {
 	}
 }
 
-// partner is one of the destinations.
+// partner is an address in the egress's destinations.
 var partner = netip.MustParseAddrPort("203.0.113.9:9")
 
-// ends adds a pod, and sends while its DEL is killed, and until a second DEL has ended.
+// ends adds a pod, and kills its DEL. It sends packets until a second DEL has ended.
 func (v victim) ends(role string, tr *trace.Trace) (sent, right int) {
 	v.Helper()
 	pod, r := v.pod()
@@ -74,7 +74,7 @@ func (v victim) ends(role string, tr *trace.Trace) (sent, right int) {
 	return int(s.sent.Load()), right
 }
 
-// watch counts what leaves the pod, on the node and in the VPC. own is the pod's address.
+// watch counts the packets of the pod on the node and in the VPC.
 func (v victim) watch(own, role string) {
 	v.Helper()
 	it := nl.DAddr(netip.PrefixFrom(partner.Addr(), 32))
@@ -96,7 +96,7 @@ func (v victim) watch(own, role string) {
 	}
 }
 
-// seen is the number of packets that a chain has counted.
+// seen returns the number of packets that a chain has counted.
 func (v victim) seen(chain string) (packets int) {
 	v.Helper()
 	for _, ns := range []*nl.NS{v.ns, v.vpc} {
@@ -126,8 +126,8 @@ type stream struct {
 	sent       atomic.Int64
 }
 
-// packets sends 300 packets a second: a client to the partner, and the VPC to a router, each in the tunnel and of
-// another connection.
+// packets sends 300 packets a second. A client sends to the partner, or the VPC sends to a router through the tunnel.
+// Each packet is of another connection.
 func (v victim) packets(role string, pod *nl.NS, own string) *stream {
 	v.Helper()
 	from, to := pod, partner.String()
@@ -146,14 +146,14 @@ func (v victim) packets(role string, pod *nl.NS, own string) *stream {
 				tick.Stop()
 				return
 			case <-tick.C:
-				_, _ = c.Write(inner(uint16(s.sent.Add(1)))) // an error is an ICMP error: the way is closed
+				_, _ = c.Write(inner(uint16(s.sent.Add(1)))) // an error is an ICMP error of a closed way
 			}
 		}
 	}()
 	return s
 }
 
-// inner is a datagram in a tunnel, from the VPC to the partner. Each port is another connection.
+// inner is a datagram from the VPC to the partner, as it is in the tunnel. Each port is another connection.
 func inner(port uint16) []byte {
 	b := make([]byte, 28)
 	b[0], b[3], b[8], b[9] = 0x45, 28, 64, 17 // RFC 791

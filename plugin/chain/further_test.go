@@ -21,15 +21,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// attachments are three of one pod: its first, one of another network, and another interface of the
-// first network.
+// attachments are three of one pod: the first, one of another network, and another interface of the first network.
 func (n node) attachments(path string) []*plugin.Request[Config] {
 	first, second, third := n.request(path, ""), n.request(path, `, "containerInterface": "eth3"`), n.request(path, "")
 	second.Network, second.IfName, third.IfName = "second", "net1", "net2"
 	return []*plugin.Request[Config]{first, second, third}
 }
 
-// pairs are the names of the node's ends of pairs.
+// pairs returns the names of the node's ends of pairs.
 func (n node) pairs() (names []string) {
 	n.Helper()
 	links, err := n.ns.Links()
@@ -42,8 +41,8 @@ func (n node) pairs() (names []string) {
 	return names
 }
 
-// TestAttachments: a pod has several attachments, of which the first has the pair. They end in any
-// order, with a previous result or without, and those that are left are as they were.
+// TestAttachments: of a pod's attachments, the first has the pair. They are deleted in any order, with or without
+// prevResult. The others stay as they were.
 func TestAttachments(t *testing.T) {
 	for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
 		t.Run(fmt.Sprint(order), func(t *testing.T) {
@@ -96,7 +95,6 @@ func TestAttachments(t *testing.T) {
 	}
 }
 
-// names are the names of a result's interfaces.
 func names(r *types100.Result) (names []string) {
 	for _, i := range r.Interfaces {
 		names = append(names, i.Name)
@@ -104,8 +102,8 @@ func names(r *types100.Result) (names []string) {
 	return names
 }
 
-// TestAttachmentsGone: a pod with several attachments vanishes. DEL of each without a namespace, or a
-// GC of each network, leaves nothing.
+// TestAttachmentsGone: a pod with several attachments vanishes. A DEL of each without a namespace, or a GC of each
+// network, leaves nothing.
 func TestAttachmentsGone(t *testing.T) {
 	for name, end := range map[string]func(node, *plugin.Request[Config]) error{
 		"DEL": func(n node, r *plugin.Request[Config]) error { r.NetNS = ""; return n.DEL(r) },
@@ -131,7 +129,7 @@ func TestAttachmentsGone(t *testing.T) {
 	}
 }
 
-// TestGCKeepsFurther: a GC of one of a pod's networks leaves the attachments of the others alone.
+// TestGCKeepsFurther: a GC of one network keeps the pod's attachments of other networks.
 func TestGCKeepsFurther(t *testing.T) {
 	n := newNode(t)
 	pod, path := nltest.NS(t, "pod")
@@ -151,11 +149,11 @@ func TestGCKeepsFurther(t *testing.T) {
 	}
 }
 
-// asking is the configuration of a pod that asks for three NICs.
+// asking has a pod ask for three NICs.
 const asking = `, "requests": [{"namespaces": ["*"], "max": 3}], "runtimeConfig": ` +
 	`{"io.kubernetes.cri.pod-annotations": {"cni-ipvlan-vpc-k8s/nics": "[{}, {}, {\"name\": \"net7\"}]"}}`
 
-// addresses gives the second ENI more of them.
+// addresses gives the second ENI more addresses.
 func (n *node) addresses(more int) {
 	n.Helper()
 	n.more = more
@@ -169,7 +167,7 @@ func (n *node) addresses(more int) {
 	}))
 }
 
-// TestSeveral: a pod asks for three NICs, and one ADD makes them, with a pair for the first alone.
+// TestSeveral: one ADD makes three NICs. Only the first has a pair.
 func TestSeveral(t *testing.T) {
 	n := newNode(t)
 	pod, path := nltest.NS(t, "pod")
@@ -197,8 +195,8 @@ func TestSeveral(t *testing.T) {
 	}
 }
 
-// TestSeveralInUse: another namespace has the address of the last NIC. The next try gets others, and
-// leaves nothing of the first.
+// TestSeveralInUse: another namespace has the address of the last NIC. The next try gets others, and leaves nothing of
+// the first try.
 func TestSeveralInUse(t *testing.T) {
 	n := newNode(t)
 	n.addresses(40)
@@ -230,8 +228,8 @@ func TestSeveralInUse(t *testing.T) {
 	n.must(n.DEL(r))
 }
 
-// TestSeveralOfOne: the last two plugins make three NICs from one answer of ipam, and delete them.
-// The names are those that the pod asks for, and never that of the pair.
+// TestSeveralOfOne: the ipvlan and unnumbered-ptp plugins make three NICs from one answer of ipam, and delete them. The
+// NICs have the names that the pod asks for. None of them gets the name of the pair.
 func TestSeveralOfOne(t *testing.T) {
 	n := newNode(t)
 	n.must(nl.Wiring{

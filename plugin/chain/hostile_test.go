@@ -18,8 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// TestPranks: whatever a pod has done to its links, DEL ends the chain, and so frees the
-// address, and the node has nothing of the pod. Another pod stays as it was.
+// TestPranks: whatever a pod has done to its links, DEL frees its address and leaves nothing on the node. Another pod
+// stays as it was.
 func TestPranks(t *testing.T) {
 	n := newNode(t)
 	other, path := nltest.NS(t, "other")
@@ -56,10 +56,10 @@ func TestPranks(t *testing.T) {
 	n.vacant()
 }
 
-// again adds as a runtime does: where a pod that is gone has kept its address to itself, the
-// next try gets another one.
+// again repeats an ADD as a runtime does. A pod that is gone may still hold its address, and then the next try gets
+// another.
 func (n node) again(r *plugin.Request[Config]) (err error) {
-	for range 4 { // addresses
+	for range 4 { // as many as there are addresses
 		_, err = n.ADD(r)
 		if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeTryAgain {
 			return err
@@ -68,7 +68,7 @@ func (n node) again(r *plugin.Request[Config]) (err error) {
 	return err
 }
 
-// TestReusedPath deletes a pod whose namespace's path leads to another one by now.
+// TestReusedPath deletes a pod whose path leads to another pod's namespace.
 func TestReusedPath(t *testing.T) {
 	n := newNode(t)
 	_, path1 := nltest.NS(t, "pod1")
@@ -91,8 +91,8 @@ func TestReusedPath(t *testing.T) {
 	n.vacant()
 }
 
-// TestNodesNamespace: a path with the number of a process may lead to the namespace of the node. ADD and CHECK refuse
-// it, and nothing is leased.
+// TestNodesNamespace: a path with a process number can lead to the node's namespace. ADD and CHECK refuse it, and
+// nothing is leased.
 func TestNodesNamespace(t *testing.T) {
 	n := newNode(t)
 	r := n.request("/proc/thread-self/ns/net", "")

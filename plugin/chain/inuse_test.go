@@ -20,8 +20,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// occupy has a namespace with the address, to which the node has no route: a pod's that
-// outlived its DEL.
+// occupy makes a namespace with the address, to which the node has no route, as of a pod that outlived its DEL.
 func (n node) occupy(text string) netip.Addr {
 	n.Helper()
 	pod, _ := nltest.NS(n, "old")
@@ -33,7 +32,7 @@ func (n node) occupy(text string) netip.Addr {
 	return a
 }
 
-// unclaimed wants the address to be leased to no attachment that the registry knows.
+// unclaimed wants the address to be leased without an attachment.
 func (n node) unclaimed(a netip.Addr) {
 	n.Helper()
 	s, err := n.registry().View()
@@ -43,8 +42,7 @@ func (n node) unclaimed(a netip.Addr) {
 	}
 }
 
-// TestAddressInUse: the kernel refuses the address that the registry calls free. The same
-// ADD has another one.
+// TestAddressInUse: the kernel refuses an address that is free in the registry. The same ADD gets another one.
 func TestAddressInUse(t *testing.T) {
 	n := newNode(t)
 	first, second := n.occupy("10.0.1.20"), n.occupy("10.0.1.21")
@@ -61,8 +59,8 @@ func TestAddressInUse(t *testing.T) {
 	n.unclaimed(first)
 }
 
-// TestAddressInUseByThree: of three processes the second meets it. The runtime deletes what
-// there is of the pod, and the next ADD has another address.
+// TestAddressInUseByThree: the second of three processes finds the address in use. After the runtime's DEL, the next
+// ADD gets another address.
 func TestAddressInUseByThree(t *testing.T) {
 	n := newNode(t)
 	old := n.occupy("10.0.1.20")
@@ -93,9 +91,9 @@ func TestAddressInUseByThree(t *testing.T) {
 	}
 }
 
-// TestAddressInUseOfSeveral: the kernel refuses one of three addresses of a pod. The others can be had.
+// TestAddressInUseOfSeveral: one of a pod's three addresses is in use. ADD replaces that one.
 func TestAddressInUseOfSeveral(t *testing.T) {
-	n := newNode(t) // it has four
+	n := newNode(t) // four addresses are free
 	old := n.occupy("10.0.1.21")
 	_, path := nltest.NS(t, "pod")
 	r := n.request(path, asking)

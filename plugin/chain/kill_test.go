@@ -17,22 +17,21 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// TestKillEverywhere kills ADD and DEL after each system call. What a runtime then does, a
-// DEL with the namespace or without, or a GC, leaves nothing of the pod, on the node or in
-// the registry; and the next ADD of the attachment works.
+// TestKillEverywhere kills ADD and DEL after each system call. Then a DEL, with or without the namespace, or a GC
+// leaves nothing of the pod on the node or in the registry. The next ADD of the attachment works.
 //
-// Before that it has the same call of an ADD fail. Then ADD takes back what it has done.
+// Before that, the same call of an ADD fails, and ADD takes back what it has done.
 func TestKillEverywhere(t *testing.T) { newNode(t).everywhere("") }
 
-// TestKillSeveral does the same with an ADD that makes three NICs, and lets no call fail. An unlock
-// that fails keeps the registry locked until the process ends, and this process locks it again.
+// TestKillSeveral does the same with an ADD that makes three NICs, and lets no call fail. An unlock that fails keeps
+// the registry locked until the process ends, and this process locks it again.
 func TestKillSeveral(t *testing.T) {
 	n := newNode(t)
 	n.addresses(40)
 	n.everywhere(asking)
 }
 
-// TestKillEgress does the same with an ADD that makes a client or a router of an egress.
+// TestKillEgress does the same with a client and a router of an egress.
 func TestKillEgress(t *testing.T) {
 	nltest.Need(t, "fou")
 	for _, role := range []string{"namespaces", "routers"} {
@@ -40,20 +39,20 @@ func TestKillEgress(t *testing.T) {
 	}
 }
 
-// TestKillRouted does the same with routed pods, whose pairs have either name.
+// TestKillRouted does the same with routed pods, with both kinds of names for their pairs.
 func TestKillRouted(t *testing.T) {
 	for name, keys := range map[string]string{"": byVeth, "vethPrefix": byName} {
 		t.Run(name, func(t *testing.T) { newNodeWithout(t).everywhere(keys) })
 	}
 }
 
-// egressing is the configuration of pods with a role.
+// egressing gives the pods a role.
 func egressing(role string) string {
 	return `, "egress": {"e": {"gateways": ["172.20.0.77"], "destinations": ["203.0.113.0/24", "10.8.0.0/13"], ` +
 		`"except": ["10.9.0.0/16"], "selectable": ["none"], "` + role + `": ["default"]}}`
 }
 
-// everywhere has pods with these keys in their configuration.
+// everywhere runs the test with further keys of the configuration.
 func (n node) everywhere(keys string) {
 	t := n.T
 	first := victim{node: n, keys: keys}
@@ -77,10 +76,9 @@ type victim struct {
 	node
 	keys  string
 	verb  string
-	after string // what there is of the node when all pods have gone
+	after string // a dump of the node after all pods have ended
 }
 
-// pod is a namespace for the pod, and the request for it.
 func (v victim) pod() (*nl.NS, *plugin.Request[Config]) {
 	ns, path := nltest.NS(v, "pod")
 	return ns, v.request(path, v.keys)
@@ -92,14 +90,14 @@ func (v victim) fail(tr *trace.Trace) {
 	pod, r := v.pod()
 	bare := nltest.Dump(v, pod)
 	if v.run(r, tr).ExitStatus() != 1 {
-		v.must(v.DEL(r)) // it could do without, or its runtime could not
+		v.must(v.DEL(r)) // ADD has succeeded without this call, or the Go runtime has ended it
 	}
 	v.same("ADD failed and left something in the pod", bare, nltest.Dump(v, pod))
 	v.clean()
 	nltest.Remove(v, r.NetNS)
 }
 
-// play kills the command, and then does what a runtime does: one thing, in turn.
+// play kills the command, and then does what a runtime may do. Each call of play takes the next of these.
 func (v victim) play(tr *trace.Trace) {
 	v.Helper()
 	pod, r := v.pod()
@@ -123,12 +121,12 @@ func (v victim) play(tr *trace.Trace) {
 		v.must(v.DEL(r))
 	case 2:
 		v.must(v.GC(r))
-		v.must(v.DEL(r)) // of waiters GC knows nothing
+		v.must(v.DEL(r)) // GC does not delete waiters
 	}
 	v.clean()
 }
 
-// clean wants nothing of the pod on the node, except what serves all pods.
+// clean wants nothing of the pod on the node.
 func (v victim) clean() {
 	v.Helper()
 	keeps := strings.Split(v.after, "\n")

@@ -36,10 +36,10 @@ var (
 	orderSeed  = flag.Uint64("orders.seed", 1, "which of them")
 )
 
-// partOf, in the environment of the test binary, is which of the three plugins it is.
+// partOf is a variable of the environment: which of the three plugins the test binary is.
 const partOf = "CHAIN_TEST_PART"
 
-// asPart is one of the three plugins, as a process.
+// asPart runs one of the three plugins.
 func asPart(part string) {
 	switch part {
 	case "ipam":
@@ -51,28 +51,28 @@ func asPart(part string) {
 	}
 }
 
-// kinds of configurations: the parts that a runtime calls, in the order of an ADD.
+// kinds has the plugins of each kind of configuration, in the order of an ADD.
 var kinds = map[string][]string{"one plugin": {""}, "three plugins": {"ipam", "ipvlan", "ptp"}}
 
-// A pod is what a runtime knows of one.
+// A pod is what a runtime knows of a pod.
 type pod struct {
-	name    string // of the Kubernetes pod, and of the container unless that is given
+	name    string // name of the Kubernetes pod
 	id      string
 	ns      *nl.NS
 	path    string
-	bare    string           // what the namespace had at first
-	result  *types100.Result // of its last ADD, if that has succeeded
+	bare    string           // dump of the namespace before any ADD
+	result  *types100.Result // of its last ADD that succeeded
 	running bool             // an ADD has succeeded, and no DEL has begun since
-	ended   int              // how many DELs have begun
+	ended   int              // number of DELs that have begun
 }
 
 func (p *pod) end() { p.running, p.ended = false, p.ended+1 }
 
-// A stage is a node with pods, on which commands meet.
+// A stage is a node with pods, on which commands run at the same time.
 type stage struct {
 	node
 	parts []string
-	keys  string // of the configuration, besides the usual ones
+	keys  string // further keys of the configuration
 	pods  []*pod
 	// the first command is a GC of three plugins: see mayLose
 	losesPairs bool
@@ -130,21 +130,19 @@ func gcOf(valid ...string) func(*stage) call {
 	return func(s *stage) call { return call{verb: "GC", valid: s.all(valid...)} }
 }
 
-// A runtime must not call GC beside ADD and DEL, nor two commands about one container (CNI specification,
-// section 4). After it was killed and started again, it does, because the first command goes on. Then the
-// later command decides: a pod that a GC does not name, or whose DEL goes on beside its ADD, may lose its
-// network. But no other pod gets its address as long as it has it.
+// TestOrders stops the first command of each order at its system calls. The other commands run to their end, or until
+// they wait for a lock that the first one holds. Then the first goes on. Afterwards no address has two pods, no pod has
+// two addresses, and each running pod is whole. A DEL, or a GC after the end of the namespace, leaves nothing.
 //
-// TestOrders stops the first command of each order at its system calls, has the others run to
-// their end, or until they wait for a lock that the first one holds, and lets it go on. Then no
-// address has two pods, no pod has two addresses, and what runs is whole. What a DEL, or a GC
-// after the end of the namespace, leaves then is nothing.
+// A runtime must not call GC beside ADD and DEL, nor two commands about one container (CNI specification, section 4). A
+// runtime that was killed and started again does, because its first command goes on. Then the later command decides: a
+// pod that a GC does not name, or whose DEL runs beside its ADD, may lose its network. No other pod gets the address
+// while the pod has it.
 //
-// It stops at some of the calls that may leave something changed; with -args -orders.points 0 at all
-// of them.
+// The test stops at some of the calls that may leave something changed; with -args -orders.points 0 at all of them.
 func TestOrders(t *testing.T) { newNode(t).orders("") }
 
-// TestOrdersRouted does the same with routed pods, whose pairs have the names for engines: two sandboxes of one pod
+// TestOrdersRouted does the same with routed pods whose pairs have names for engines. Then two sandboxes of one pod
 // want one name.
 func TestOrdersRouted(t *testing.T) { newNodeWithout(t).orders(byName) }
 
@@ -165,7 +163,7 @@ func (n node) orders(keys string) {
 	t.Logf("\n%s", strings.Join(table, "\n"))
 }
 
-// everywhere plays an order at each of the points.
+// everywhere plays an order at some points.
 func (s *stage) everywhere(o order) (calls, points, bad int) {
 	t := s.T
 	t.Run("alone", func(t *testing.T) { calls = s.empty(t).play(o, 0) })
@@ -183,7 +181,7 @@ func (s *stage) everywhere(o order) (calls, points, bad int) {
 	return calls, points, bad
 }
 
-// play plays an order once. The first command waits at this of its calls, from 1; 0: it does not
+// play plays an order once. The first command waits at the call with the number at, counted from 1. With 0 it does not
 // wait, and the others do not run. play returns how many calls the command has made.
 func (s *stage) play(o order, at int) (calls int) {
 	s.pods = nil
@@ -212,7 +210,7 @@ func (s *stage) play(o order, at int) (calls int) {
 		}
 	})
 	if met {
-		<-done // it may have waited for a lock
+		<-done
 	}
 	if result != nil && first.pod.ended == ended { // no DEL of the pod has begun meanwhile
 		first.pod.result, first.pod.running = result, true
@@ -228,9 +226,9 @@ func (s *stage) play(o order, at int) (calls int) {
 	return len(seen)
 }
 
-// mayLose lets pods lose their network that were added beside a GC of three plugins: that of unnumbered-ptp
-// does not know the registry. On a busy machine, this GC can also delete the pair while the ADD still needs it: then
-// the ADD fails, and the runtime repeats it.
+// mayLose: a GC of three plugins may take the network of pods that are added beside it, because unnumbered-ptp's GC
+// does not read the registry. On a busy machine, this GC can also delete the pair while ADD still needs it. Then ADD
+// fails, and the runtime repeats it.
 func (s *stage) mayLose() {
 	for _, p := range s.pods {
 		if p.name != "bystander" {
@@ -239,7 +237,7 @@ func (s *stage) mayLose() {
 	}
 }
 
-// locked reports whether the first command has a lock, for which others wait.
+// locked reports whether the first command holds a lock.
 func (s *stage) locked() bool {
 	f, err := os.Open(registry.Dir())
 	if err != nil {
@@ -249,7 +247,7 @@ func (s *stage) locked() bool {
 	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil
 }
 
-// pod is the pod with this name, which comes to be if there is none.
+// pod returns the pod with this name, and makes it if there is none.
 func (s *stage) pod(name string) *pod {
 	i := slices.IndexFunc(s.pods, func(p *pod) bool { return p.name == name })
 	if i >= 0 {
@@ -273,7 +271,7 @@ func (s *stage) all(names ...string) (all []*pod) {
 	return all
 }
 
-// again is a pod that is created again: it has the name of another one, and another container.
+// again makes a second container for the Kubernetes pod.
 func (s *stage) again(name string) {
 	s.begin(&pod{name: name, id: name + "-again"})
 }
@@ -284,7 +282,7 @@ func (s *stage) requestOf(p *pod) *plugin.Request[Config] {
 	return r
 }
 
-// add is an ADD by another process, at once. It may fail if another command about the pod runs.
+// add runs an ADD. It may fail while another command about the pod runs.
 func (s *stage) add(name string) {
 	p := s.pod(name)
 	add := s.ADD
@@ -292,8 +290,8 @@ func (s *stage) add(name string) {
 		add = s.three
 	}
 	result, err := add(s.requestOf(p))
-	// The kernel destroys the slaves of a removed namespace in a work item (cleanup_net), and no address cools here. A
-	// runtime repeats an ADD that fails, too.
+	// The kernel deletes the slaves of a removed namespace later (cleanup_net), and no address cools here. A runtime
+	// repeats an ADD that fails, too.
 	for end := time.Now().Add(time.Minute); len(s.parts) > 1 && isTaken(err) && time.Now().Before(end); {
 		result, err = add(s.requestOf(p))
 	}
@@ -307,7 +305,7 @@ func (s *stage) add(name string) {
 	}
 }
 
-// isTaken reports whether an ADD has failed because another namespace has the address.
+// isTaken reports whether ADD has failed because another namespace has the address.
 func isTaken(err error) bool {
 	return err != nil && strings.Contains(err.Error(), syscall.EADDRINUSE.Error())
 }
@@ -320,7 +318,6 @@ func (s *stage) del(name string) {
 	}
 }
 
-// delete is a DEL by another process, or by three, one after another.
 func (s *stage) delete(r *plugin.Request[Config]) error { return s.DEL(r) }
 
 // remove ends the namespace of a pod without a DEL.
@@ -344,8 +341,8 @@ func attachments(pods []*pod) (all []plugin.Attachment) {
 	return all
 }
 
-// run runs the first command as a process, or as three of them. It returns their calls that may leave
-// something changed, and the result of an ADD. The command waits after one of the calls for meets.
+// run runs the first command as a process, or as three. It returns their calls that may leave something changed, and
+// the result of an ADD. After the call with the number at, the command waits until meets returns.
 func (s *stage) run(c call, at int, meets func()) (seen []string, result *types100.Result) {
 	parts := slices.Clone(s.parts)
 	var prev json.RawMessage
@@ -404,7 +401,7 @@ func (s *stage) exec(part string, c call, prev json.RawMessage, tr *trace.Trace)
 	return out.Bytes(), status
 }
 
-// foreign is an address of a pod that another pod leases.
+// foreign returns an address of a pod that is leased to another pod.
 func foreign(addrs []nl.Addr, p *pod, state *registry.State) netip.Addr {
 	for _, a := range addrs {
 		if l, ok := state.Leases.At(a.Prefix.Addr()); ok && l.ContainerID != "" && l.ContainerID != p.id {
@@ -417,7 +414,7 @@ func foreign(addrs []nl.Addr, p *pod, state *registry.State) netip.Addr {
 // pods is the subnet of pods' addresses.
 var pods = netip.MustParsePrefix("10.0.1.0/24")
 
-// whole wants each pod that runs to have its network, its lease, and an address of its own.
+// whole wants each running pod to have its network, its lease, and an address of its own.
 func (s *stage) whole() {
 	state, err := s.registry().View()
 	s.must(err)
@@ -430,7 +427,7 @@ func (s *stage) whole() {
 		s.must(err)
 		n := 0
 		for _, a := range addrs {
-			if a := a.Prefix.Addr(); pods.Contains(a) && has[a] != p.id { // the pair has it, too
+			if a := a.Prefix.Addr(); pods.Contains(a) && has[a] != p.id { // the pair has the address, too
 				if n++; has[a] != "" || n > 1 {
 					s.Errorf("%s has %s, which %s has; it has %d addresses", p.id, a, has[a], n)
 				}
@@ -456,7 +453,7 @@ func (s *stage) whole() {
 	}
 }
 
-// leave ends all pods except one: by a DEL each, or by the ends of their namespaces and a GC.
+// leave ends all pods except the bystander, by DELs, or by the ends of their namespaces and a GC.
 func (s *stage) leave(byDel bool) {
 	for _, p := range s.pods {
 		if p.name == "bystander" {
@@ -477,13 +474,13 @@ func (s *stage) leave(byDel bool) {
 		}
 	}
 	if !byDel {
-		s.gc("bystander") // it deletes the pairs, and the kernel the routes to the pods
+		s.gc("bystander") // deletes the pairs; the kernel deletes the routes to the pods
 		s.gc("bystander") // then nothing shows the addresses in use
 	}
 }
 
-// clean wants nothing of the other pods, on the node or in the registry. What was found in use, without a
-// lease of a pod, ends by a collection.
+// clean wants nothing of the other pods on the node or in the registry. A GC ends the leases of addresses that were
+// found in use.
 func (s *stage) clean(base string) {
 	keeps := strings.Split(base, "\n")
 	for line := range strings.SplitSeq(nltest.Dump(s.T, s.ns), "\n") {

@@ -18,13 +18,13 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// byVeth makes the pods of the pool routed. byName gives their pairs the names for engines, too.
+// byVeth configures routed pods. With byName, their pairs also have names for engines.
 const (
 	byVeth = `, "dataPath": "veth"`
 	byName = byVeth + `, "vethPrefix": "eni"`
 )
 
-// two are the plugins as a runtime calls them from a chain without ipvlan.
+// two calls the plugins of a chain without ipvlan.
 func (n node) two(r *plugin.Request[Config]) (result *types100.Result, err error) {
 	err = n.ns.Do(func() (err error) {
 		ctx, step := n.Context(), *r
@@ -37,8 +37,8 @@ func (n node) two(r *plugin.Request[Config]) (result *types100.Result, err error
 	return result, err
 }
 
-// TestRoutedSame: of a routed pod, the one plugin makes what the three make, and what two make without ipvlan. Each
-// chain checks and deletes what the others have made.
+// TestRoutedSame: one plugin, three plugins, and two without ipvlan make the same routed pod. Each chain checks and
+// deletes what the others have made.
 func TestRoutedSame(t *testing.T) {
 	n := newNodeWithout(t)
 	pod, path := nltest.NS(t, "pod")
@@ -54,7 +54,7 @@ func TestRoutedSame(t *testing.T) {
 	alone := nltest.Dump(t, n.ns)
 	for by, add := range adds {
 		for _, end := range []string{"one", "three", "two"} {
-			n.must(n.registry().Change(t.Context(), func(s *registry.State) { // otherwise another one is longest idle
+			n.must(n.registry().Change(t.Context(), func(s *registry.State) { // so that this address is idle longest
 				s.Free.Set(netip.MustParseAddr("10.0.1.20"), time.Time{})
 			}))
 			var result *types100.Result
@@ -81,7 +81,7 @@ func TestRoutedSame(t *testing.T) {
 	}
 }
 
-// inTurn checks, unless the pod is deleted, and deletes, from the last plugin of a chain to the first.
+// inTurn checks the pod, if it has its pair, and deletes it, from the last plugin of a chain to the first.
 func (n node) inTurn(chain []plugin.Commands[Config], r *plugin.Request[Config]) error {
 	n.Helper()
 	if _, err := n.ns.LinkByName(ptp.VethName(r.Network, r.Attachment)); err == nil {
@@ -95,13 +95,12 @@ func (n node) inTurn(chain []plugin.Commands[Config], r *plugin.Request[Config])
 	return nil
 }
 
-// TestRoutedTakeBack: an ADD of a routed pod that fails leaves nothing, without a DEL.
 func TestRoutedTakeBack(t *testing.T) {
 	newNodeWithout(t).takesBack(byVeth, `, "hostInterface": "eth9"`)
 }
 
-// TestRoutedGC: of two routed pods, a collection leaves the valid one alone. After the last one, the node is as before
-// the first.
+// TestRoutedGC: a collection keeps the valid one of two routed pods. After the last one, the node is as before the
+// first.
 func TestRoutedGC(t *testing.T) {
 	n := newNodeWithout(t)
 	before := nltest.Dump(t, n.ns)

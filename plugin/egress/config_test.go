@@ -43,7 +43,7 @@ func config(t *testing.T, text string) *Config {
 // egresses is a configuration with these egresses.
 func egresses(all ...string) string { return `{"egress": {` + strings.Join(all, ", ") + `}}` }
 
-// TestConfigMistakes: each mistake is reported with its key, its value, and what would be right.
+// TestConfigMistakes: each mistake names its key, its value, and what would be right.
 func TestConfigMistakes(t *testing.T) {
 	const (
 		gateways = `"gateways": ["172.20.0.77"]`
@@ -53,7 +53,7 @@ func TestConfigMistakes(t *testing.T) {
 		return egresses(`"one": {"selectable": ["x"], ` + strings.Join(keys, ", ") + `}`)
 	}
 	for _, tt := range []struct {
-		name, config, want string // want is empty if it is right
+		name, config, want string // want is empty if the configuration is right
 	}{
 		{"none", `{}`, ""},
 		{"one", one(gateways, partner), ""},
@@ -121,7 +121,7 @@ func TestConfigMistakes(t *testing.T) {
 	}
 }
 
-// TestRole: who is a client, who is a router, and who may not be what it asks for.
+// TestRole wants clients, routers, and errors for pods that may not have the role they ask for.
 func TestRole(t *testing.T) {
 	const keys = `"gateways": ["172.20.0.77"], "routers": ["egress"], `
 	c := config(t, egresses(
@@ -182,7 +182,8 @@ func TestRole(t *testing.T) {
 	}
 }
 
-// TestNotConfigured: a node without egress refuses a pod that asks for one, because it would leave by another address.
+// TestNotConfigured: a pod asks for an egress on a node without any. It is refused, because it would leave by another
+// address.
 func TestNotConfigured(t *testing.T) {
 	c := config(t, `{}`)
 	c.RuntimeConfig.Annotations = map[string]string{Annotation: "bank"}
@@ -210,13 +211,13 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestTunnels: which destinations a client reaches by the tunnel, and that the table of routes says the same.
+// TestTunnels compares the destinations that a client reaches by the tunnel with the table of routes.
 func TestTunnels(t *testing.T) {
 	own := prefixes("10.0.0.0/16", "10.0.9.10/32", "198.51.100.0/24", "2600:1f18::/56")
 	for _, tt := range []struct {
 		egress   string
 		yes, no  []string
-		excepted string // by the routes of the pod alone
+		excepted string // excepted by the routes of the pod alone
 	}{
 		{`"destinations": ["203.0.113.0/24"]`, []string{"203.0.113.1"}, []string{"203.0.114.1", "10.1.0.1"}, ""},
 		{`"destinations": ["0.0.0.0/0", "::/0"], "except": ["2600:1f18::/56"]`,
@@ -250,8 +251,8 @@ func TestTunnels(t *testing.T) {
 	}
 }
 
-// TestConcerns: a DEL reads no annotation, and looks into the pod if the pod may have a role. A long annotation is
-// refused unread.
+// TestConcerns: a DEL reads no annotation, and looks into the pod if it may have a role. A long annotation is refused
+// unread.
 func TestConcerns(t *testing.T) {
 	c := config(t,
 		egresses(`"bank": {"gateways": ["172.20.0.77"], "routers": ["egress"], "destinations": ["203.0.113.0/24"], `+
@@ -290,7 +291,7 @@ func TestConcerns(t *testing.T) {
 	}
 }
 
-// FuzzRole wants a role that the configuration allows, or an error that can be shown.
+// FuzzRole wants a role that the configuration allows, or a short error.
 func FuzzRole(f *testing.F) {
 	f.Add("shop", " internet ,bank", "")
 	f.Add("egress", "", "bank")

@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "write the documentation")
 
-// aPod is a pod of both families, with such routes.
+// aPod is a pod of both families.
 func aPod(routes []netip.Prefix) *pod {
 	return &pod{
 		ns: &nl.NS{Name: "pod"}, nic: plugin.NIC{Name: "eth0"}, links: []string{"eth0", "eth1"}, mtu: 9001,
@@ -29,8 +29,7 @@ func aPod(routes []netip.Prefix) *pod {
 	}
 }
 
-// tunnelled reports whether the routes of a client send packets for an address into the tunnel: the longest prefix of
-// the table decides.
+// tunnelled reports whether a client's routes send packets for an address into the tunnel.
 func tunnelled(t *testing.T, e Egress, a netip.Addr, own []netip.Prefix) bool {
 	t.Helper()
 	w, err := aPod(own).clientWiring([]Egress{e})
@@ -47,7 +46,7 @@ func tunnelled(t *testing.T, e Egress, a netip.Addr, own []netip.Prefix) bool {
 	return best.Dev != ""
 }
 
-// TestClientRefusesNode: a destination that is an address of the node would never be reached by the tunnel.
+// TestClientRefusesNode: packets to the node never take the tunnel, so such a destination is an error.
 func TestClientRefusesNode(t *testing.T) {
 	e := config(t,
 		egresses(`"e": {"gateways": ["172.20.0.77"], "destinations": ["10.0.9.10"], "namespaces": ["x"]}`)).Egresses["e"]
@@ -68,8 +67,8 @@ func TestRouterWithoutWayOut(t *testing.T) {
 	}
 }
 
-// TestRouterTakesClients: a router takes what comes from its VPC, and from the clients that the configuration names.
-// Their VPC may be another one, to which the routers' default route leads.
+// TestRouterTakesClients: a router accepts packets from its VPC, and from the clients that the configuration names.
+// These may be in another VPC.
 func TestRouterTakesClients(t *testing.T) {
 	e := config(t,
 		egresses(`"e": {"gateways": ["172.20.0.77"], "destinations": ["0.0.0.0/0"], "namespaces": ["x"], "clients": `+
@@ -88,8 +87,8 @@ func TestRouterTakesClients(t *testing.T) {
 	}
 }
 
-// TestClientKnowsRouters: with routerCidrs, a client takes packets of the tunnel only from there. If one of its
-// egresses does not tell its routers, the client does not know.
+// TestClientKnowsRouters: with routerCidrs, a client accepts packets of the tunnel only from these. If one of its
+// egresses has none, the client accepts any router.
 func TestClientKnowsRouters(t *testing.T) {
 	c := config(t,
 		egresses(`"a": {"gateways": ["172.20.0.77"], "destinations": ["203.0.113.0/24"], "namespaces": ["x"], `+
@@ -107,7 +106,7 @@ func TestClientKnowsRouters(t *testing.T) {
 	}
 }
 
-// TestRouterForwards: a router forwards to what its clients send into the tunnel, and to nothing else.
+// TestRouterForwards: a router forwards only to destinations that its clients send into the tunnel.
 func TestRouterForwards(t *testing.T) {
 	for _, tt := range []struct{ egress, yes, no string }{
 		{`"destinations": ["203.0.113.0/24"]`, "203.0.113.1",
@@ -159,7 +158,7 @@ func TestDocs(t *testing.T) {
 	nltest.Section(t, "../../docs/node.md", "go test ./plugin/egress -run TestDocs -update", want, *update)
 }
 
-// TestGatewaysAreSpared: the packets outside of one egress do not enter the tunnel of another.
+// TestGatewaysAreSpared: packets to the gateway of one egress do not enter the tunnel of another.
 func TestGatewaysAreSpared(t *testing.T) {
 	c := config(t,
 		egresses(`"a": {"gateways": ["172.20.0.77"], "destinations": ["203.0.113.0/24"], "namespaces": ["x"]}`,
@@ -171,9 +170,9 @@ func TestGatewaysAreSpared(t *testing.T) {
 	}
 }
 
-// TestGatewayOfIPv6: routes by the tunnel need no flag onlink, which kernels before 7.0 refuse here. The route that
-// makes the gateway valid for them comes before them. The one that spares the gateway comes before that, and has a
-// smaller metric. This is so even if the gateway is in no destination.
+// TestGatewayOfIPv6: routes by the tunnel do not use onlink, which kernels before 7.0 refuse here. Three kinds of
+// routes come in this order: one that spares the gateway, with a smaller metric; one that makes the gateway valid; and
+// those by the gateway.
 func TestGatewayOfIPv6(t *testing.T) {
 	for _, destinations := range []string{"::/0", "fd00:99::/64"} {
 		e := config(t, egresses(`"e": {"gateways": ["fd00:20::77"], "destinations": ["`+destinations+

@@ -24,7 +24,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// An adversary is what a pod's program may do in its own namespace.
+// An adversary is a program in a pod, with the rights that it has there.
 type adversary struct {
 	name   string
 	attr   syscall.SysProcAttr
@@ -32,7 +32,7 @@ type adversary struct {
 	admin  bool // it can change its links
 }
 
-// adversaries: a pod as Kubernetes makes it, one whose owner trusts it, one without any capability, and one that is
+// adversaries are a pod as Kubernetes makes it, one whose owner trusts it, one without any capability, and one that is
 // root in a user namespace of its own (hostUsers: false).
 func adversaries() []adversary {
 	user := &syscall.Credential{Uid: 65534, Gid: 65534}
@@ -47,8 +47,8 @@ func adversaries() []adversary {
 	}
 }
 
-// adversaryEnv makes the test binary the program in a pod. It carries out the attempts that it reads, each a line, and
-// answers each.
+// adversaryEnv makes the test binary the program in a pod. It reads attempts, each a line, makes them, and answers
+// each.
 const adversaryEnv = "IPVLAN_ADVERSARY"
 
 func init() {
@@ -69,7 +69,7 @@ func init() {
 	os.Exit(0)
 }
 
-// A captive is an adversary in its pod.
+// A captive is an adversary that runs in a pod.
 type captive struct {
 	adversary
 	path string // of the pod's network namespace
@@ -77,7 +77,7 @@ type captive struct {
 	out  *bufio.Reader
 }
 
-// capture starts an adversary in a new namespace. One with a user namespace of its own makes that namespace itself.
+// capture starts an adversary in a new network namespace. One with a user namespace makes the network namespace itself.
 func (b bench) capture(a adversary) captive {
 	b.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -109,11 +109,11 @@ func (c captive) tell(attempt, family string) string {
 	return strings.TrimSpace(answer)
 }
 
-// A target is a bench whose node accepts all that a node may: it forwards, believes routers and neighbours, and checks
-// no source.
+// A target is a bench whose node accepts all that a node may: it forwards, accepts router advertisements and
+// neighbours, and checks no source.
 type target struct {
 	bench
-	sockets []net.PacketConn // of the node, and of what is behind it, in both families
+	sockets []net.PacketConn // of the node and of the hosts behind it, in both families
 }
 
 func newTarget(t *testing.T) target {
@@ -142,8 +142,8 @@ func newTarget(t *testing.T) target {
 	return g
 }
 
-// arrived returns what has come since the last call. It sends datagrams on the same ways first, and waits for those:
-// what has been sent before has arrived by then, or never will.
+// arrived returns what has come since the last call. First, it sends datagrams on the same ways. When these have come,
+// all that was sent before has come, or is lost.
 func (g target) arrived() (got []string) {
 	g.Helper()
 	for _, addr := range []string{"10.0.1.5:9", "[fd00:0:0:1::5]:9"} {
@@ -167,7 +167,7 @@ func (g target) arrived() (got []string) {
 	return append(got, g.beliefs()...)
 }
 
-// beliefs are what the node has learned of a false router or neighbour, and forgets here.
+// beliefs returns what the node has learned of a false router or neighbour, and has the node forget that.
 func (g target) beliefs() (got []string) {
 	addrs, err := g.node.Addrs("ens6")
 	g.must(err)
@@ -187,8 +187,8 @@ func (g target) beliefs() (got []string) {
 	return got
 }
 
-// forget undoes what the node has learned. It knows the router of IPv6: the kernel believes no claim about an unknown
-// neighbour.
+// forget undoes what the node has learned. It keeps the IPv6 router as a neighbour, because the kernel believes claims
+// only about known neighbours.
 const forget = `ip -6 addr flush dev ens6 scope global dynamic; ip -6 route flush proto ra; ip neigh flush dev ens6 to 10.0.1.66
 	ip neigh replace fd00:0:0:1::1 lladdr 0a:00:00:00:00:01 nud stale dev ens6`
 
@@ -204,9 +204,8 @@ func datagram(network, addr, text string) error {
 
 var claimed6 = netip.MustParsePrefix("fd66::/64")
 
-// TestAdversaries has each adversary make each attempt, in both families. With the guard none succeeds, except those
-// that the documents name. Without it those succeed that need a packet socket: so this test can fail. docs/security.md
-// has the counts.
+// TestAdversaries has each adversary make each attempt, in both families. With the guard none succeeds. Without it,
+// those with a packet socket succeed, which shows that the test can fail. docs/security.md has the counts.
 func TestAdversaries(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	var counts nltest.Matrix
@@ -242,8 +241,7 @@ func TestAdversaries(t *testing.T) {
 	}
 }
 
-// try makes an attempt in both families. It returns how many of the two were made, how many have succeeded, and how
-// many may.
+// try makes an attempt in both families. It returns how many were made, how many have succeeded, and how many may.
 func (g target) try(c captive, try attempt) (made, succeeded, wanted int) {
 	g.Helper()
 	for _, family := range []string{"IPv4", "IPv6"} {
@@ -265,7 +263,7 @@ func (g target) try(c captive, try attempt) (made, succeeded, wanted int) {
 	return made, succeeded, wanted
 }
 
-// lacks reports whether the kernel cannot make what an attempt takes.
+// lacks reports whether the kernel cannot make the link that an attempt needs.
 func (g target) lacks(try attempt) bool {
 	err := g.node.Do(func() error {
 		return exec.Command("sh", "-c", "ip link add ifbprobe type ifb && ip link del ifbprobe").Run()

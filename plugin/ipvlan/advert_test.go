@@ -15,8 +15,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// TestAdvertisement has a pod that claims to be a router, as any pod with CAP_NET_RAW can. A pod of the same ENI, with
-// IPv6 or without, must not believe it. What is at the other end of the ENI shows when the message has arrived.
+// TestAdvertisement has a pod send a router advertisement, as any pod with CAP_NET_RAW can. Another pod of the ENI,
+// with IPv6 or without, must not believe it. The other end of the ENI believes it, which shows that the message has
+// arrived.
 func TestAdvertisement(t *testing.T) {
 	claimed := netip.MustParsePrefix("fd66::/64")
 	for name, addrs := range map[string][][2]string{
@@ -51,7 +52,7 @@ func TestAdvertisement(t *testing.T) {
 	}
 }
 
-// advertise sends a router advertisement from a pod (RFC 4861, section 4.2), as soon as it has a link-local address.
+// advertise sends a router advertisement (RFC 4861, section 4.2) from a pod, once the pod has a link-local address.
 func advertise(n *nl.NS, prefix netip.Prefix) error {
 	message := append([]byte{134, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0,
 		3, 4, byte(prefix.Bits()), 0xc0, 0, 0, 0x0e, 0x10, 0, 0, 0x07, 0x08, 0, 0, 0, 0}, prefix.Addr().AsSlice()...)

@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An attempt is one by a program in a pod to send to its node as if from the VPC. All are harmless: they go to
+// An attempt is a way in which a program in a pod may send to its node as if from the VPC. All packets stay in
 // namespaces of the test.
 type attempt struct {
 	name  string
-	admin bool // it takes CAP_NET_ADMIN
+	admin bool // it needs CAP_NET_ADMIN
 	make  func(v6 bool) error
 }
 
@@ -41,7 +41,7 @@ var attempts = []attempt{
 	{name: "send to the VPC by the node", make: func(v6 bool) error { return inject(own, toVPC(v6)) }},
 }
 
-// The MAC addresses of frames: own is that of the pod's link, and so the ENI's.
+// MAC addresses of frames. own stands for that of the pod's link, which is the ENI's.
 const own, broadcast, allNodes, falseMAC = "", "ff:ff:ff:ff:ff:ff", "33:33:00:00:00:01", "0a:00:00:00:00:99"
 
 // A packet is the type and the content of a frame.
@@ -54,7 +54,7 @@ func (p packet) tagged(b []byte) []byte {
 	return append(binary.BigEndian.AppendUint16(b, p.ethertype), p.content...)
 }
 
-// inject sends a frame whose destination and source are the same MAC address.
+// inject sends a frame with one MAC address as its source and its destination.
 func inject(mac string, p packet) error { return injectBy(mac, p, 0) }
 
 func injectBy(mac string, p packet, option int) error {
@@ -69,8 +69,7 @@ func injectBy(mac string, p packet, option int) error {
 	return frame(eth0.Index, p.tagged(slices.Concat(hw, hw)), option, 0)
 }
 
-// injectTagged sends a frame with the tag of VLAN 0, which only has a priority: the kernel takes it for one without a
-// tag.
+// injectTagged sends a frame with a tag of VLAN 0. The kernel treats it as one without a tag.
 func injectTagged(p packet) error {
 	return inject(own, packet{unix.ETH_P_8021Q, p.tagged([]byte{0, 0})})
 }
@@ -93,7 +92,7 @@ func frame(index int, b []byte, option, mark int) error {
 	return unix.Sendto(fd, b, 0, &unix.SockaddrLinklayer{Ifindex: index})
 }
 
-// byIFB sends a frame by a link whose packets skip the filters of the next one.
+// byIFB sends a frame by way of an ifb link. Such packets skip the filters of the next link.
 func byIFB(v6 bool) error {
 	const script = `ip link show ifb0 >/dev/null 2>&1 && exit
 		ip link add ifb0 type ifb; ip link set ifb0 up
@@ -122,7 +121,7 @@ func toNode(v6, outside bool) packet {
 	return udp(from, to, []byte("attempt"))
 }
 
-// toVPC has, with IPv6, the source of the node itself.
+// toVPC is a packet to a host of the VPC. With IPv6, its source is the node's address.
 func toVPC(v6 bool) packet {
 	if v6 {
 		return udp("fd00::5", "fd00::9", []byte("attempt"))
@@ -138,7 +137,7 @@ func udp(from, to string, text []byte) packet {
 	return ip(a, b, unix.IPPROTO_UDP, 64, 0, d)
 }
 
-// ip is a packet, of which fragment is the field of IPv4 with that name.
+// ip is a packet. fragment is the IPv4 field with flags and offset.
 func ip(from, to netip.Addr, protocol, hops byte, fragment uint16, payload []byte) packet {
 	if from.Is6() {
 		b := binary.BigEndian.AppendUint16([]byte{0x60, 0, 0, 0}, uint16(len(payload)))

@@ -22,7 +22,7 @@ func FuzzConfigRead(f *testing.F) {
 		`{"Master":null,"mode":"l\u0032","mtu":1.5e3,"dns":null,"ipam":{"TYPE":7},"linkInContainer":"yes"}`)...)
 }
 
-// TestSmallMTU wants an ADD with IPv6 to name the key mtu, if no link with this MTU can have IPv6.
+// TestSmallMTU: if the MTU is too small for IPv6, an ADD with IPv6 fails and names the key mtu.
 func TestSmallMTU(t *testing.T) {
 	for address, refused := range map[string]bool{"10.0.1.20/24": false, "2001:db8::20/64": true} {
 		ip, subnet, err := net.ParseCIDR(address)

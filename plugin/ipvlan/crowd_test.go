@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestCrowd has processes add and delete pods of one ENI at once, with both families. ipvlan keeps the addresses of all
-// pods of an ENI together. A kernel without a lock of its own for them (CVE-2026-23103) may lose some.
+// TestCrowd has processes add and delete pods of one ENI at once, in both families. ipvlan keeps the addresses of all
+// pods of an ENI in one table. A kernel without a lock for this table (CVE-2026-23103) may lose some.
 func TestCrowd(t *testing.T) {
 	const pods, rounds = 32, 3
 	b := newBench(t)

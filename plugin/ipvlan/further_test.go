@@ -22,8 +22,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A node with several ENIs. Each leads to a VPC of its own, with the same host behind the router.
-// So an answer to that host arrives only if it leaves by the ENI that was asked.
+// A several is a node with several ENIs. Each leads to a VPC of its own, with the same host behind the router. An
+// answer to that host arrives only if it leaves by the ENI that was asked.
 type several struct {
 	bench
 	vpcs []*nl.NS
@@ -31,7 +31,7 @@ type several struct {
 
 const host4, host6 = "198.51.100.1", "fd99::1"
 
-// newSeveral makes ENIs in these subnets: the third byte of the address.
+// newSeveral makes an ENI in each of these subnets. A subnet is the third byte of its addresses.
 func newSeveral(t *testing.T, subnets ...int) several {
 	nltest.Need(t, "ipvlan")
 	s := several{bench: bench{T: t}}
@@ -56,14 +56,14 @@ func newSeveral(t *testing.T, subnets ...int) several {
 func eniLink(i int) string { return fmt.Sprint("ens", 6+i) }
 func mac(i int) string     { return fmt.Sprintf("0a:00:00:00:00:%02x", 6+i) }
 
-// addr4 and addr6 are the addresses of a pod at an ENI in a subnet.
+// addr4 and addr6 return the pod's address at an ENI in a subnet.
 func addr4(eni, subnet int) string { return fmt.Sprintf("10.0.%d.%d", subnet, 20+eni) }
 func addr6(eni, subnet int) string { return fmt.Sprintf("fd00:0:0:%d::%d", subnet, 20+eni) }
 
-// An at is one ENI in one subnet.
+// An eniAt is an ENI in a subnet.
 type eniAt struct{ eni, subnet int }
 
-// answer is what the ipam plugin answers for NICs at ENIs, with routes to the VPC by the first.
+// answer is the ipam plugin's result for NICs at ENIs. Only the first has routes to the VPC.
 func answer(nics ...eniAt) *types100.Result {
 	res := &types100.Result{}
 	for i, n := range nics {
@@ -87,7 +87,7 @@ func (s several) ask(path, ifName, config string, prev *types100.Result) *plugin
 	return r
 }
 
-// serve accepts connections to any address of a pod, and answers with the address that was called.
+// serve accepts connections to any address of a pod, and answers with the called address.
 func (s several) serve(pod *nl.NS) (port string) {
 	var l net.Listener
 	s.must(pod.Do(func() (err error) { l, err = net.Listen("tcp", ":0"); return err }))
@@ -106,7 +106,7 @@ func (s several) serve(pod *nl.NS) (port string) {
 	return port
 }
 
-// called wants the host behind an ENI to get an answer from an address.
+// called has the host behind an ENI connect to an address of the pod, and wants an answer.
 func (s several) called(eni int, from, addr, port string) {
 	s.Helper()
 	to := net.JoinHostPort(addr, port)
@@ -129,8 +129,7 @@ func (s several) called(eni int, from, addr, port string) {
 	}
 }
 
-// answers wants each NIC to answer by its own ENI: to a host that is elsewhere, and to the router
-// in its subnet.
+// answers wants each NIC to answer by its own ENI: to a host elsewhere, and to the router of its subnet.
 func (s several) answers(pod *nl.NS, nics ...eniAt) {
 	s.Helper()
 	port := s.serve(pod)
@@ -147,7 +146,7 @@ func (s several) strict(pod *nl.NS) {
 	s.must(nl.Wiring{{NS: pod, Object: nl.Sysctl{Key: "net/ipv4/conf/all/rp_filter", Value: "1"}}}.Add())
 }
 
-// TestSeveral makes NICs by one ADD, in subnets of their own and in one, and asks each of them.
+// TestSeveral makes NICs by one ADD, in different subnets and in one, and connects to each.
 func TestSeveral(t *testing.T) {
 	for name, subnets := range map[string][]int{"two": {1, 3}, "three": {1, 3, 4}, "in one subnet": {1, 1, 1}} {
 		t.Run(name, func(t *testing.T) {
@@ -191,8 +190,8 @@ func TestSeveral(t *testing.T) {
 	}
 }
 
-// TestAttachments adds further attachments of a pod, and deletes them in any order. Those that
-// are left answer and are right.
+// TestAttachments adds further attachments of a pod, and deletes them in any order. The others still answer, and pass
+// CHECK.
 func TestAttachments(t *testing.T) {
 	nics := []eniAt{{0, 1}, {1, 3}, {2, 1}}
 	for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
@@ -238,7 +237,7 @@ func TestAttachments(t *testing.T) {
 					t.Errorf("CHECK of %s after DEL: no error", last.IfName)
 				}
 				left = slices.DeleteFunc(left, func(i int) bool { return i == gone })
-				for _, i := range left { // an attachment stays what it is
+				for _, i := range left { // a second ADD must not change an attachment
 					during := nltest.Dump(t, pod)
 					_, err := s.ADD(rs[i])
 					s.must(err)
@@ -250,7 +249,7 @@ func TestAttachments(t *testing.T) {
 	}
 }
 
-// TestCheckFurther takes away a part of a further NIC. CHECK names it, and ADD puts it back.
+// TestCheckFurther removes a part of a further NIC. CHECK names it, and ADD restores it.
 func TestCheckFurther(t *testing.T) {
 	s := newSeveral(t, 1, 3, 4)
 	pod, path := nltest.NS(t, "pod")
@@ -286,7 +285,7 @@ func TestCheckFurther(t *testing.T) {
 		if err := s.CHECK(c.of, results[c.of]); err == nil || !strings.Contains(err.Error(), c.reason) {
 			t.Errorf("CHECK after %q: %v, want %s", c.spoil, err, c.reason)
 		}
-		if strings.HasSuffix(c.spoil, "down") { // its routes are gone, too, and ADD leaves a link that differs
+		if strings.HasSuffix(c.spoil, "down") { // ADD does not repair it without its routes
 			s.must(s.DEL(c.of))
 		}
 		_, err := s.ADD(c.of)
@@ -295,13 +294,12 @@ func TestCheckFurther(t *testing.T) {
 	s.answers(pod, eniAt{0, 1}, eniAt{1, 3}, eniAt{2, 4})
 }
 
-// TestARP has the ENIs of a pod's NICs on one network. Each answers for its own address, with its
-// own MAC address.
+// TestARP has three NICs of a pod on one network. Each answers ARP only for its own address, with its own MAC address.
 func TestARP(t *testing.T) {
 	s := newSeveral(t, 1, 1, 1)
 	bridge, _ := nltest.NS(t, "bridge")
 	nltest.Shell(t, bridge, "ip link add br0 type bridge; ip link set br0 up; ip addr add 10.0.1.9/24 dev br0")
-	for i := range 3 { // in place of the VPCs
+	for i := range 3 { // the bridge replaces the VPCs
 		s.must(nl.Wiring{{NS: s.node, Object: nl.Veth{Name: eniLink(i)}}}.Del())
 		s.must(nl.Wiring{{NS: s.node, Object: nl.Veth{Name: eniLink(i), MAC: mac(i), Peer: eniLink(i),
 			PeerNS: bridge}}}.Add())
@@ -324,8 +322,8 @@ func TestARP(t *testing.T) {
 	}
 }
 
-// TestSource: a program that binds no address has the first NIC's, also by a link without
-// addresses, and also if the further NIC is older.
+// TestSource: a program that binds no address gets the first NIC's address as its source, even on a link without
+// addresses, and even if the further NIC is older.
 func TestSource(t *testing.T) {
 	s := newSeveral(t, 1, 3)
 	pod, path := nltest.NS(t, "pod")
@@ -357,8 +355,8 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// TestOtherNames refuses a name that a link of others has, and leaves everything as it was. A
-// further attachment does not take the link of another attachment.
+// TestOtherNames: ADD refuses the name of another link, and changes nothing. The link may belong to another attachment
+// of the pod.
 func TestOtherNames(t *testing.T) {
 	s := newSeveral(t, 1, 3)
 	pod, path := nltest.NS(t, "pod")
@@ -380,9 +378,8 @@ func TestOtherNames(t *testing.T) {
 	s.must(s.CHECK(first, res))
 }
 
-// TestHalfOfFirst has the first attachment's ADD killed before it was whole. It stays the first one
-// although a further one has begun meanwhile. A pod whose first attachment is gone gets
-// a new first one.
+// TestHalfOfFirst: the ADD of the first attachment was killed before its end, and then a further one has begun. The
+// first stays the first. If it is deleted, its next ADD makes a first one again.
 func TestHalfOfFirst(t *testing.T) {
 	s := newSeveral(t, 1, 3)
 	pod, path := nltest.NS(t, "pod")
@@ -409,8 +406,8 @@ func TestHalfOfFirst(t *testing.T) {
 	}
 }
 
-// TestLeftovers adds NICs to a pod that has prepared its namespace, and deletes them. What is
-// not of our protocol and tables stays.
+// TestLeftovers: a pod has prepared rules and routes in its namespace. ADD and DEL of several NICs remove only those
+// with our protocol and tables.
 func TestLeftovers(t *testing.T) {
 	s := newSeveral(t, 1, 3)
 	r := s.ask("", "eth0", `{}`, answer(eniAt{0, 1}, eniAt{1, 3}))

@@ -25,7 +25,7 @@ import (
 
 const eniMAC = "0a:00:00:00:00:02"
 
-// A bench is a node with an ENI ens6 that leads to a VPC router, and an eth0 of its own.
+// A bench is a node with an eth0 of its own, and an ENI ens6 that leads to a VPC router.
 type bench struct {
 	*testing.T
 	node, vpc *nl.NS
@@ -50,7 +50,6 @@ func (b bench) must(err error) {
 	}
 }
 
-// pod is a request for a new pod.
 func (b bench) pod(config string, addrs ...[2]string) (*plugin.Request[Config], *nl.NS) {
 	n, path := nltest.NS(b, "pod")
 	r := request(b.T, config, addrs, [][2]string{{"10.0.0.0/16", "10.0.1.1"}})
@@ -84,7 +83,7 @@ func (b bench) same(what, want, got string) {
 	}
 }
 
-// TestLifecycle adds, checks and deletes, each twice, although the node has an eth0 too.
+// TestLifecycle adds, checks and deletes, each twice.
 func TestLifecycle(t *testing.T) {
 	for name, addrs := range map[string][][2]string{
 		"ipv4":       {{"10.0.1.20/24", "10.0.1.1"}},
@@ -102,7 +101,7 @@ func TestLifecycle(t *testing.T) {
 			}
 			nltest.Golden(t, "pod-"+name, nltest.Dump(t, pod), *update)
 			during := dump()
-			// Later plugins add interfaces of theirs, and lead destinations elsewhere.
+			// Later plugins add interfaces, and change routes.
 			res.Interfaces = append(res.Interfaces, &types100.Interface{Name: "veth1"},
 				&types100.Interface{Name: "eth1", Sandbox: r.NetNS})
 			b.must(b.CHECK(r, res))
@@ -116,7 +115,7 @@ func TestLifecycle(t *testing.T) {
 			b.must(nl.Wiring{{NS: pod, Object: nl.Route{Dst: vpc, Dev: "net1"}}}.Add())
 			b.must(b.CHECK(r, res))
 			b.must(nl.Wiring{{NS: b.vpc, Object: nl.Veth{Name: "net9"}}}.Del())
-			r.Prev = res // as DEL gets it
+			r.Prev = res // as a runtime calls DEL
 			b.must(b.DEL(r))
 			b.same("DEL left something", before, dump())
 			if b.CHECK(r, res) == nil {
@@ -128,7 +127,7 @@ func TestLifecycle(t *testing.T) {
 	}
 }
 
-// TestCheckFinds changes one thing in the pod. CHECK names it.
+// TestCheckFinds makes one change in the pod, and CHECK names it.
 func TestCheckFinds(t *testing.T) {
 	for name, x := range map[string]struct{ change, want string }{
 		"route": {"ip route del 10.0.0.0/16",
@@ -161,7 +160,7 @@ func TestCheckFinds(t *testing.T) {
 	}
 }
 
-// TestAddRefusesWhatDiffers leaves alone an interface that is not the one to make.
+// TestAddRefusesWhatDiffers: ADD does not change an eth0 that differs.
 func TestAddRefusesWhatDiffers(t *testing.T) {
 	b := newBench(t)
 	r, pod := b.pod(`{"mtu": 9001}`, [2]string{"10.0.1.20/24", "10.0.1.1"})
@@ -184,8 +183,8 @@ func TestAddRefusesWhatDiffers(t *testing.T) {
 	}
 }
 
-// TestLoopback6: where the runtime has disabled IPv6 in the namespace, as dockerd does, a pod
-// with an address of IPv6 reaches it, and ::1; and one with none is left as it is.
+// TestLoopback6: the runtime has disabled IPv6 in the namespace, as dockerd does. A pod with an IPv6 address reaches
+// that address and ::1. In a pod without one, IPv6 stays disabled.
 func TestLoopback6(t *testing.T) {
 	const v6 = "fd00:0:0:1::20"
 	for _, addrs := range [][][2]string{{{"10.0.1.20/24", "10.0.1.1"}},
@@ -208,8 +207,8 @@ func TestLoopback6(t *testing.T) {
 	}
 }
 
-// callSelf connects to one of the namespace's own addresses. The kernel adds the local route of a new IPv6 address by a
-// work queue. A program that connects before that asks for a neighbor with this address, and there is none.
+// callSelf connects to an address of its own namespace. The kernel adds the local route of a new IPv6 address later, in
+// a work queue. Until then, the kernel looks for a neighbor with the address, and finds none.
 func callSelf(addr string) error {
 	l, err := net.Listen("tcp", net.JoinHostPort(addr, "0"))
 	if err != nil {
@@ -226,8 +225,8 @@ func callSelf(addr string) error {
 	return c.Close()
 }
 
-// TestMTU: a slave follows when its master's MTU changes, and CHECK and another ADD are content
-// with what it has, unless the configuration says what it is to have.
+// TestMTU: a slave follows its master's MTU. CHECK and another ADD accept the new MTU, unless the configuration has
+// another one.
 func TestMTU(t *testing.T) {
 	for config, want := range map[string]string{`{}`: "", `{"master": "ens6"}`: "",
 		`{"mtu": 9001}`: "mtu is 1500, not 9001"} {
@@ -247,7 +246,7 @@ func TestMTU(t *testing.T) {
 	}
 }
 
-// TestAddOrNothing fails late, on an address that another slave has.
+// TestAddOrNothing has an ADD fail at its last address, which another slave has.
 func TestAddOrNothing(t *testing.T) {
 	b := newBench(t)
 	first, _ := b.pod(`{}`, [2]string{"10.0.1.20/24", "10.0.1.1"})
@@ -266,7 +265,7 @@ func TestAddOrNothing(t *testing.T) {
 	b.must(b.CHECK(first, result(first, []slave{{ips: first.Prev.IPs}}, []nl.Link{{Name: "eth0"}})))
 }
 
-// TestDelOfNothing succeeds: without a namespace, and with one that holds another program's eth0.
+// TestDelOfNothing: DEL succeeds without a namespace, and in one with another program's eth0.
 func TestDelOfNothing(t *testing.T) {
 	b := newBench(t)
 	r, pod := b.pod(`{"master": "absent"}`, [2]string{"10.0.1.20/24", "10.0.1.1"})
@@ -279,8 +278,7 @@ func TestDelOfNothing(t *testing.T) {
 	b.same("DEL", before, nltest.Dump(t, b.node, pod))
 }
 
-// TestDelForeign leaves alone the interface of another pod, to whose namespace the path
-// leads by now, and the host's own.
+// TestDelForeign: DEL deletes no interface of another pod to whose namespace the path leads, and none of the host.
 func TestDelForeign(t *testing.T) {
 	b := newBench(t)
 	r, pod := b.pod(`{}`, [2]string{"10.0.1.20/24", "10.0.1.1"})
@@ -296,7 +294,7 @@ func TestDelForeign(t *testing.T) {
 	b.same("DEL", before, nltest.Dump(t, b.node, pod))
 }
 
-// TestPranks deletes what a pod has left of its interface, and never fails.
+// TestPranks: DEL always succeeds, and deletes what a pod has left of its interface.
 func TestPranks(t *testing.T) {
 	b := newBench(t)
 	for i, prank := range []string{
@@ -320,7 +318,7 @@ func TestPranks(t *testing.T) {
 	}
 }
 
-// TestCheck notices what is not as the result says.
+// TestCheck: CHECK fails if the pod differs from the result.
 func TestCheck(t *testing.T) {
 	b := newBench(t)
 	r, _ := b.pod(`{}`, [2]string{"10.0.1.20/24", "10.0.1.1"})

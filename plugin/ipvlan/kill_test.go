@@ -20,7 +20,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// The test binary is the plugin where it is called as one.
+// With CNI_COMMAND, the test binary is the plugin.
 func init() {
 	if os.Getenv("CNI_COMMAND") != "" {
 		plugin.Unhurried = true
@@ -28,7 +28,7 @@ func init() {
 	}
 }
 
-// A victim is a pod that a command is about which is killed.
+// A victim is a pod whose command is killed.
 type victim struct {
 	bench
 	*plugin.Request[Config]
@@ -41,11 +41,10 @@ func (b bench) victim() victim {
 	return victim{b, r, pod, nltest.Dump(b, b.node, pod)}
 }
 
-// TestKillEverywhere kills ADD and DEL after each system call. A DEL then leaves nothing
-// of the interface, and the next ADD of the attachment works: in the same namespace, and
-// in another when that one is no more.
+// TestKillEverywhere kills ADD and DEL after each system call. A DEL then leaves nothing of the interface, and the next
+// ADD of the attachment works, in the same namespace or in a new one.
 //
-// Before that it has the same call of an ADD fail. Then ADD takes back what it has done.
+// Before that, the same call of an ADD fails, and ADD takes back what it has done.
 func TestKillEverywhere(t *testing.T) {
 	b := newBench(t)
 	b.everywhere(bench.victim)
@@ -61,7 +60,7 @@ func TestKillSeveral(t *testing.T) {
 	})
 }
 
-// TestKillFurther does the same with a further attachment. The first one stays as it is.
+// TestKillFurther does the same with a further attachment. The first attachment stays as it is.
 func TestKillFurther(t *testing.T) {
 	s := newSeveral(t, 1, 3)
 	n := 0
@@ -108,12 +107,11 @@ func (b bench) everywhere(victim func(bench) victim) {
 func (v victim) fail(tr *trace.Trace) {
 	v.Helper()
 	if v.run("ADD", tr).ExitStatus() != 1 {
-		v.must(v.DEL(v.Request)) // it could do without, or its runtime could not
+		v.must(v.DEL(v.Request)) // ADD has succeeded without this call, or the Go runtime has ended it
 	}
 	v.same("ADD failed and left something", v.before, nltest.Dump(v, v.node, v.pod))
 }
 
-// strike kills the command.
 func (v victim) strike(verb string, tr *trace.Trace) {
 	v.Helper()
 	if verb == "DEL" {
@@ -125,7 +123,6 @@ func (v victim) strike(verb string, tr *trace.Trace) {
 	}
 }
 
-// run runs the command as a process.
 func (v victim) run(verb string, tr *trace.Trace) (status syscall.WaitStatus) {
 	v.Helper()
 	cmd := v.process(verb)
@@ -151,7 +148,7 @@ func (v victim) process(verb string) *exec.Cmd {
 func (v victim) whole() {
 	v.Helper()
 	res, err := v.ADD(v.Request)
-	// The kernel takes a namespace down in its own time. Till then its addresses are in use.
+	// The kernel removes a namespace later, and its addresses are in use until then.
 	for deadline := time.Now().Add(time.Minute); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(deadline); {
 		res, err = v.ADD(v.Request)
 	}

@@ -23,8 +23,7 @@ var update = flag.Bool("update", false, "write testdata")
 
 func TestMain(m *testing.M) { os.Exit(nltest.Guard{M: m}.Run()) }
 
-// request is an ADD with a config in JSON after an ipam plugin that chose the
-// addresses, each with its gateway, and the routes.
+// request is an ADD after an ipam plugin that has chosen the addresses, each with its gateway, and the routes.
 func request(t *testing.T, config string, addrs, routes [][2]string) *plugin.Request[Config] {
 	t.Helper()
 	r := &plugin.Request[Config]{
@@ -73,9 +72,9 @@ func TestWiring(t *testing.T) {
 		{"l3s", `{"mode": "l3s", "mtu": 1500}`, v4, vpc},
 		{"routes", `{}`, v4, append(vpc, [][2]string{
 			{"10.0.0.0/16", "10.0.1.1"},    // twice
-			{"10.0.1.0/24", "10.0.1.1"},    // the subnet itself
-			{"192.168.0.7/24", ""},         // the gateway of the address; host bits
-			{"10.8.0.0/16", "169.254.1.1"}, // a gateway beyond the subnet
+			{"10.0.1.0/24", "10.0.1.1"},    // the subnet of the address
+			{"192.168.0.7/24", ""},         // the gateway of the address; bits after the prefix
+			{"10.8.0.0/16", "169.254.1.1"}, // a gateway outside of the subnet
 		}...)},
 		{"dual-stack", `{}`, dual, append(vpc, [2]string{"2600:1f18::/56", "fe80::1"})},
 	} {
@@ -95,8 +94,8 @@ func TestWiringSeveral(t *testing.T) {
 	nltest.Golden(t, "further", shipped(t, true).String(), *update)
 }
 
-// shipped is the wiring of a pod with two NICs in both families, or of a further attachment with the second of them
-// alone.
+// shipped is the wiring of a pod with two NICs in both families. With further, it is that of an attachment with the
+// second NIC alone.
 func shipped(t *testing.T, further bool) nl.Wiring {
 	node, pod := &nl.NS{Name: "node"}, &nl.NS{Name: "pod"}
 	r := request(t, `{}`, nil, nil)
@@ -133,7 +132,7 @@ func TestResult(t *testing.T) {
 	}
 }
 
-// TestValidate wants every mistake named, with its key, at once.
+// TestValidate: all mistakes are reported at once, each with its key.
 func TestValidate(t *testing.T) {
 	c := Config{Mode: "bridge", Master: "eth 1", ContainerInterface: "a/b", MTU: 20, LinkInContainer: true}
 	c.IPAM.Type = "host-local"

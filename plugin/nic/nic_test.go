@@ -26,7 +26,6 @@ func addrsOf(texts ...string) (all []netip.Addr) {
 	return all
 }
 
-// config is a configuration with an annotation, and with other members.
 func config(t *testing.T, annotation, members string) *Asked {
 	t.Helper()
 	var a Asked
@@ -49,7 +48,7 @@ func TestRequests(t *testing.T) {
 		{"", `"args": {"cni": {"labels": [{"key": "a", "value": "b"}]}}`, "eth0", nil},
 		{`[{}]`, ``, "eth0", []Request{{}}},
 		{`[{"subnet": "subnet-1"}]`, ``, "eth0", []Request{{Subnet: "subnet-1"}}},
-		{`[{"subnet": "subnet-1"}]`, ``, "net1", nil}, // another network's interface
+		{`[{"subnet": "subnet-1"}]`, ``, "net1", nil}, // an interface of another network
 		{`[{"subnet": "subnet-1", "ip": "192.168.0.12"}]`, ``, "eth0",
 			[]Request{{Subnet: "subnet-1", Addrs: addrsOf("192.168.0.12")}}},
 		{`[{"eni": "eni-0123456789abcdef0"}]`, ``, "eth0", []Request{{ENI: "eni-0123456789abcdef0"}}},
@@ -165,7 +164,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestLimits: a text of any size costs an error of few bytes, and none of it that a terminal would obey.
+// TestLimits: for text of any size, the error is short, and has no control characters.
 func TestLimits(t *testing.T) {
 	const size = 256 << 10
 	times := func(text string) string { return strings.Repeat(text, size/len(text)) }
@@ -200,7 +199,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestAsks: what a pod asks is not read where only the question counts whether it may ask.
+// TestAsks: Asks reports whether a pod asks for anything, without reading what it asks for.
 func TestAsks(t *testing.T) {
 	for _, tt := range []struct {
 		annotation, members, ifName string
@@ -224,7 +223,7 @@ func TestAsks(t *testing.T) {
 	}
 }
 
-// FuzzAnnotation wants requests that a pod may make, or an error that can be shown.
+// FuzzAnnotation wants requests that a pod may make, or an error that is short and printable.
 func FuzzAnnotation(f *testing.F) {
 	f.Add(`[{"name": "eth0", "subnet": "subnet-1", "ip": "192.168.0.12", "securityGroups": ["sg-2", "sg-1"]}, ` +
 		`{"name": "data", "eni": "eni-1", "exclusive": true}, {}]`)
