@@ -21,7 +21,7 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// A sink gets datagrams on port 8081, and keeps them all.
+// A sink gets datagrams on port 8081.
 type sink struct {
 	net.PacketConn
 	raw syscall.RawConn
@@ -41,7 +41,7 @@ func newSink(t *testing.T, n *nl.NS) (s sink) {
 	return s
 }
 
-// there reads the datagrams that have come, and returns how many.
+// there reads the datagrams that have come, and returns their number.
 func (s sink) there(t *testing.T) (n int) {
 	t.Helper()
 	must(t, s.raw.Control(func(fd uintptr) {
@@ -54,8 +54,8 @@ func (s sink) there(t *testing.T) (n int) {
 	return n
 }
 
-// count reads datagrams until there are enough. It waits for those that must come, however
-// busy the machine is. Then it waits half a second for one that must not come.
+// count reads datagrams until there are enough. Until the number must, it waits up to a minute for each. Then it waits
+// half a second for any more.
 func count(t *testing.T, must, enough int, sinks []sink) (n int) {
 	t.Helper()
 	for last := time.Now(); n < enough; time.Sleep(time.Millisecond) {
@@ -122,10 +122,10 @@ func newLimited(t *testing.T, limit string) limited {
 	return l
 }
 
-// A way sends datagrams, and returns how many, and where they arrive.
+// A way sends datagrams. It returns their number, and the sinks where they arrive.
 type way func(l limited, n int) (sent int, to []sink)
 
-// out sends from the pod by both of its links, in to it.
+// out sends from the pod, by both of its links. in sends to it.
 func (l limited) out(n int) (sent int, to []sink) {
 	return stream(l.t, l.pod.NS, otherAddr+":8081", n) + stream(l.t, l.pod.NS, nodeAddr+":8081", n), l.sinks[1:]
 }
@@ -134,12 +134,12 @@ func (l limited) in(n int) (sent int, to []sink) {
 	return stream(l.t, l.other, pod1Addr+":8081", n) + stream(l.t, l.node, pod1Addr+":8081", n), l.sinks[:1]
 }
 
-// service sends from the pod to another host by way of a service.
+// service sends from the pod to another host through a Service.
 func (l limited) service(n int) (sent int, to []sink) {
 	return stream(l.t, l.pod.NS, "172.20.0.16:80", 2*n), l.sinks[2:]
 }
 
-// free wants all to arrive.
+// free wants all datagrams to arrive.
 func (l limited) free(t *testing.T, w way, n int) {
 	t.Helper()
 	sent, to := w(l, n)
@@ -148,8 +148,8 @@ func (l limited) free(t *testing.T, w way, n int) {
 	}
 }
 
-// TestBandwidth limits a pod. It gets a burst and little more, for both links and families
-// together. Packets that a Service adds are not counted. The other direction is not limited.
+// TestBandwidth limits one direction of a pod. The pod gets a burst and little more, for both links and families
+// together. Packets of the service loop are not counted again. The other direction is not limited.
 func TestBandwidth(t *testing.T) {
 	nltest.Need(t, "police")
 	const rate, burst = 1000, 128 << 10
@@ -204,8 +204,9 @@ func TestBandwidthLifecycle(t *testing.T) {
 	}
 }
 
-// TestBandwidthBurst: if a pod sets no burst, runtimes send bursts that would be no limit. The pod gets the usual burst
-// instead. CHECK accepts a pod to which an earlier release gave the runtime's burst, and a further ADD replaces it.
+// TestBandwidthBurst: for a pod without a burst, runtimes send such a large one that there would be no limit. The pod
+// gets the usual burst instead. CHECK accepts a pod with the runtime's burst, of an earlier release. A further ADD
+// replaces that burst.
 func TestBandwidthBurst(t *testing.T) {
 	nltest.Need(t, "police")
 	f := newFabric(t)

@@ -15,13 +15,13 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// dnsVIP is a Service over UDP, whose backend is a host of the VPC.
+// dnsVIP is a UDP Service whose backend is a host of the VPC.
 const dnsVIP, dnsBackend = "172.20.0.99", otherAddr + ":9999"
 
-// nearVIP is another one, whose backend is a pod of the node.
+// nearVIP is a UDP Service whose backend is another pod of the node.
 const nearVIP, nearBackend = "172.20.0.98", pod2Addr + ":9999"
 
-// dns are the rules of both Services.
+// dns returns the rules of both Services.
 func dns() (tables []nl.Object) {
 	for network, family := range map[string]string{"udp4": "ip", "udp6": "ip6"} {
 		var rules []nl.NFRule
@@ -36,14 +36,14 @@ func dns() (tables []nl.Object) {
 	return tables
 }
 
-// wayByNode gives a pod a route of IPv6 for what it sends by the veth, as a process with CAP_NET_ADMIN can.
+// wayByNode gives a pod an IPv6 route by the veth, as a process with CAP_NET_ADMIN can.
 func wayByNode(s scene, p *pod) {
 	s.add(p.NS, nl.Route{Dst: netip.MustParsePrefix("::/0"), Via: netip.MustParseAddr(sixth(nodeAddr)), Dev: "eth1",
 		Metric: 5000})
 }
 
-// attempts sends a datagram to the Service, and one to its backend by the veth. It returns what has arrived, and in
-// whose name.
+// attempts sends a datagram to the Service, and one to its backend by the veth. It returns those that have arrived,
+// with their source.
 func (s scene) attempts(t *testing.T, p *pod, network string) (arrived []string) {
 	t.Helper()
 	server := bind(t, s.other, network, ":9999")
@@ -62,8 +62,8 @@ func (s scene) attempts(t *testing.T, p *pod, network string) (arrived []string)
 	}
 }
 
-// nearby sends a datagram to a Service of another pod of the node. It arrives, with the node's address. By IPv4 it
-// would not where rp_filter checks sources: the way back begins in that pod's table.
+// nearby sends a datagram to a Service whose backend is another pod of the node. It arrives, with the node's address.
+// rp_filter of the pod's link must be 0 for IPv4, because the way back begins in that pod's table.
 func (s scene) nearby(t *testing.T, p *pod, network string) {
 	t.Helper()
 	s.add(s.node, unchecked(p.result.Interfaces[1].Name)...)
@@ -77,9 +77,9 @@ func (s scene) nearby(t *testing.T, p *pod, network string) {
 	must(t, server.Close())
 }
 
-// TestClosed: another program removes a pod's rules from the node, or the routes of its table. No packet to the VPC
-// then gets the node's address, neither to a Service nor by the veth. Restore makes Services work again. CHECK, Lost
-// and Repair know the chain that does so.
+// TestClosed: another program removes a pod's rules from the node, or the routes of its table. Then no packet to the
+// VPC gets the node's address. Services work again after Restore. CHECK, Lost and Repair know the chain that drops the
+// packets.
 func TestClosed(t *testing.T) {
 	for _, loop := range []string{"redirect", "masquerade"} {
 		s := newScene(t, [2]string{loop, loop})
@@ -143,9 +143,9 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// TestClosedBesideLoopless: a pod without a loop reaches the VPC as the node, and goes on when pods with a loop come.
-// Beside it, and after its end, a pod with a loop whose rules are missing does so, too. This ends when the node has had
-// no pod.
+// TestClosedBesideLoopless: a pod without a loop reaches the VPC with the node's address, even when pods with a loop
+// come. Once the node has had such a pod, a pod with a loop but without its rules does so, too. This ends once the node
+// has no pods, and RemoveShared has run.
 func TestClosedBesideLoopless(t *testing.T) {
 	s := newScene(t, [2]string{"none", "redirect"})
 	s.add(s.node, dns()...)
@@ -181,14 +181,14 @@ func TestClosedBesideLoopless(t *testing.T) {
 	wayByNode(s, again)
 	s.add(again.NS, nl.Route{Dst: netip.MustParsePrefix("fd77::/64"), Via: netip.MustParseAddr(sixth(nodeAddr)),
 		Dev: "eth1"})
-	s.pods[1] = again // which sends the sentinel
+	s.pods[1] = again // this pod sends the sentinel
 	nltest.Shell(t, s.node, fmt.Sprintf(without, again.result.Interfaces[1].Name))
 	asNode("a pod with a loop, after the node had no pod", again, false)
 }
 
-// TestClosedChanged: the default route was by the ENI, and older pods still have it so. A firewall flushes the rules,
-// or an older pod loses its pair. Repair then does not close the way of the newer pods to the internet, which is by the
-// node.
+// TestClosedChanged: the configuration has moved the default route from the ENI to the node. Older pods have the old
+// route. A firewall flushes the rules, or an older pod loses its pair. Then Repair does not close the newer pods' way
+// to the internet.
 func TestClosedChanged(t *testing.T) {
 	for name, older := range map[string]func(*fabric) *pod{
 		"a routed pod": func(f *fabric) *pod { return f.routed("older", pod3Addr, dual) },
@@ -228,15 +228,15 @@ func TestClosedChanged(t *testing.T) {
 	}
 }
 
-// TestClosedNewer: the configuration changes while a pod runs. The ADD of a newer pod leaves the ways that the older
-// pod has by the node: to the internet, to hostCidrs, and from a NodePort. When the older pod has ended, the next ADD
-// makes the table as on a node that never had this pod.
+// TestClosedNewer: the configuration changes while a pod runs. The ADD of a newer pod keeps the older pod's ways by the
+// node: to the internet, to hostCidrs, and from a NodePort. After the end of the older pod, the next ADD makes the
+// table as if this pod had never been there.
 func TestClosedNewer(t *testing.T) {
 	services := []string{"172.20.0.0/16", "fd77::/64"}
 	itself := ""
 	for name, x := range map[string]struct {
 		older, newer setting
-		other, world string // as whom the other host and the internet see the older pod
+		other, world string // source that the other host and the internet see for the older pod
 	}{
 		"the default route becomes vpc": {setting{}, setting{route: "vpc", hosts: services}, itself, nodeAddr},
 		"the default route becomes host": {setting{route: "vpc", hosts: services}, setting{hosts: services}, itself,
@@ -248,7 +248,7 @@ func TestClosedNewer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFabric(t)
 			local := nodePorts("tcp4", pod1Addr)
-			local.Chains = local.Chains[:1] // which keeps the caller's address: externalTrafficPolicy Local
+			local.Chains = local.Chains[:1] // externalTrafficPolicy Local keeps the caller's address
 			f.add(f.node, local)
 			f.add(f.router, nl.Route{Dst: netip.MustParsePrefix(nodeAddr + "/32"), Dev: "eni0",
 				Src: netip.MustParseAddr(internet)})

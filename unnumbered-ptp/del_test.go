@@ -15,8 +15,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// TestDelTogether deletes the pair and the link of the ipvlan plugin. It deletes nothing of
-// another attachment, and no links that people have put into groups.
+// TestDelTogether: DEL deletes the pair and the link of the ipvlan plugin. It deletes nothing of another attachment,
+// and no links that other programs have put into groups.
 func TestDelTogether(t *testing.T) {
 	f, _ := preparedTable(t)
 	p := f.grouped("pod2", "10.0.1.51")

@@ -16,8 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// shipped returns the changes that the plugin makes with the shipped configuration, on a node
-// with IPv4 and IPv6: once, and for each pod.
+// shipped returns the changes of the plugin with the shipped configuration, on a node with IPv4 and IPv6. once are
+// those of the first ADD, pod those of each pod.
 func shipped(t *testing.T) (once, pod nl.Wiring) {
 	const config = `{"hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true}`
 	r := asked(t, config, []string{"100.64.0.5/19", "2600:1f18:0:1::5/64"},
@@ -68,7 +68,7 @@ func TestDocsRouted(t *testing.T) {
 	nltest.Section(t, file, "go test ./unnumbered-ptp -run TestDocsRouted -update", want, *update)
 }
 
-// routedScene is what the ADD of a routed pod knows of an ENI whose link has an index.
+// routedScene returns what the ADD of a routed pod knows. index is that of the ENI's link.
 func routedScene(r *plugin.Request[Config], index int) *scene {
 	r.Prev.Interfaces = []*types100.Interface{{Name: "ens6"}, {Name: "eth0", Sandbox: r.NetNS}}
 	for _, ip := range r.Prev.IPs {

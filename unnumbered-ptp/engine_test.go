@@ -19,10 +19,10 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// known is the name by which engines know the pod of the tests.
+// known is the name that engines expect for the link of the tests' pod.
 var known = func() string { return fmt.Sprintf("eni%x", sha1.Sum([]byte("payments.web-0")))[:14] }()
 
-// sandbox makes a sandbox of the pod payments/web-0 without links.
+// sandbox makes a sandbox of the pod payments/web-0, without links.
 func (f *fabric) sandbox(name, addr string, more ...func(*types100.Result)) *pod {
 	f.t.Helper()
 	p := f.routed(name, addr, more...)
@@ -46,8 +46,8 @@ func (f *fabric) named(p *pod, want ...string) {
 	}
 }
 
-// TestVethPrefix adds, checks and deletes a pod that has the name for engines, each twice. A DEL needs neither that
-// name nor the key.
+// TestVethPrefix adds, checks and deletes a pod with the name for engines, each twice. DEL needs neither that name nor
+// the key.
 func TestVethPrefix(t *testing.T) {
 	f := newFabric(t)
 	first := f.routed("first", "10.0.1.52", dual)
@@ -89,8 +89,7 @@ func TestVethPrefix(t *testing.T) {
 	}
 }
 
-// TestVethPrefixWithout: a pod that the runtime does not name has a pair of the usual name, and so has a pod with a
-// slave.
+// TestVethPrefixWithout: a pod has the usual name of a pair if the runtime does not name the pod, or if it has a slave.
 func TestVethPrefixWithout(t *testing.T) {
 	f := newFabric(t)
 	p := f.sandbox("pod1", pod1Addr)
@@ -107,7 +106,7 @@ func TestVethPrefixWithout(t *testing.T) {
 	}
 }
 
-// TestVethPrefixChanged: a pair keeps its name while the key comes, changes and goes.
+// TestVethPrefixChanged: a pair keeps its name when the key is added, changed or removed.
 func TestVethPrefixChanged(t *testing.T) {
 	f := newFabric(t)
 	for i, made := range []string{"", "eni", "cali"} {
@@ -133,15 +132,15 @@ func TestVethPrefixChanged(t *testing.T) {
 			same(t, fmt.Sprintf("made with %q, now %q", made, now), before, nltest.Dump(t, f.node, p.NS))
 		}
 		must(t, f.DEL(p))
-		if i > 0 { // the first has made what serves all
+		if i > 0 { // the first pod has made what serves all pods
 			same(t, fmt.Sprintf("made with %q: DEL", made), bare, nltest.Dump(t, f.node))
 		}
 	}
 }
 
-// TestVethPrefixTaken: while the pair of an earlier sandbox of the pod has the name, the ADD of the next one fails, and
-// the runtime tries it again. It takes nothing from the earlier one, and neither does its DEL. The pair goes by the DEL
-// of its own sandbox, or by a collection that does not keep it. A late second DEL takes nothing from the next sandbox.
+// TestVethPrefixTaken: the pair of an earlier sandbox still has the name. The ADD of the next sandbox fails, and the
+// runtime tries it again. Neither this ADD nor its DEL takes anything from the earlier sandbox. The earlier pair goes
+// by its own DEL, or by a collection that does not keep it. A late second DEL takes nothing from the next sandbox.
 func TestVethPrefixTaken(t *testing.T) {
 	f := newFabric(t)
 	for name, end := range map[string]func(earlier, next *pod) error{
@@ -175,7 +174,7 @@ func TestVethPrefixTaken(t *testing.T) {
 	}
 }
 
-// tryAgain fails unless an error is one after which a runtime tries an ADD again, with all the words.
+// tryAgain wants an error after which a runtime repeats the ADD, with all the words.
 func tryAgain(t *testing.T, err error, words ...string) {
 	t.Helper()
 	e, is := errors.AsType[*plugin.Error](err)
@@ -189,8 +188,8 @@ func tryAgain(t *testing.T, err error, words ...string) {
 	}
 }
 
-// TestVethPrefixOthers: the name is that of a link of another program, or of a pair that an ADD has begun. A collection
-// deletes only the latter, and not while the attachment may be just there. Its own DEL deletes it, and that of another
+// TestVethPrefixOthers: a link of another program has the name, or a pair of an unfinished ADD. A collection deletes
+// only such a pair, and only if its attachment is not valid. The DEL of this attachment deletes it, that of another
 // sandbox does not.
 func TestVethPrefixOthers(t *testing.T) {
 	f := newFabric(t)
@@ -202,7 +201,7 @@ func TestVethPrefixOthers(t *testing.T) {
 	must(t, err)
 	must(t, f.DEL(p))
 	q := f.sandbox("pod2", pod2Addr)
-	must(t, f.ADD(q)) // what serves all pods stays
+	must(t, f.ADD(q)) // makes what serves all pods
 	must(t, f.DEL(q))
 	bare := nltest.Dump(t, f.node)
 
@@ -235,8 +234,8 @@ func TestVethPrefixOthers(t *testing.T) {
 	must(t, f.DEL(q))
 }
 
-// TestVethPrefixLoss: what the node has lost of such a pod is found and put back, and so is its pair. Without its
-// pair, and under the name of the next sandbox, it counts as lost, and nothing is added to a pair of the next sandbox.
+// TestVethPrefixLoss: what the node has lost of such a pod is reported and restored. A pod without its pair counts as
+// lost, even if the next sandbox's pair has the name. Nothing is then added to that pair.
 func TestVethPrefixLoss(t *testing.T) {
 	f := newFabric(t)
 	p := f.sandbox("pod1", pod1Addr, dual)
@@ -276,8 +275,8 @@ func TestVethPrefixLoss(t *testing.T) {
 	}
 }
 
-// TestVethPrefixUnnamed: another program removes the name by which commands find a pair. CHECK says so, Restore and a
-// second ADD put it back, also while the key changes, a collection keeps the pair, and DEL deletes it.
+// TestVethPrefixUnnamed: another program removes the name by which commands find a pair. CHECK reports that. Restore
+// and a second ADD put the name back, even if the key changes. A collection keeps the pair, and DEL deletes it.
 func TestVethPrefixUnnamed(t *testing.T) {
 	f := newFabric(t)
 	first := f.routed("first", "10.0.1.52", dual)

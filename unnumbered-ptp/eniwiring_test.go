@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// Two links whose ENIs begin with the same number.
+// oneENI and otherENI are indices of links whose ENIs try the same number first.
 const oneENI, otherENI = 103, 103 + mostENIs
 
 // enis makes a namespace with two links of these indices.
@@ -63,7 +63,7 @@ func marks(t *testing.T, n *nl.NS, indices ...int) {
 	}
 }
 
-// has checks which numbers ENIs have.
+// has wants these ENIs to have these numbers, and no others.
 func has(t *testing.T, n *nl.NS, want map[uint32]int) {
 	t.Helper()
 	for number := range uint32(mostENIs) {
@@ -96,7 +96,7 @@ func has(t *testing.T, n *nl.NS, want map[uint32]int) {
 	}
 }
 
-// TestMarkNumbers: each ENI tries each number once, and no number needs bits outside of the mask.
+// TestMarkNumbers: each ENI tries each number once, and each number fits into the mask.
 func TestMarkNumbers(t *testing.T) {
 	for _, index := range []int{0, 1, 2, 254, 255, 256, oneENI, otherENI, 1<<24 - 1, 1<<31 - 1} {
 		all := markOf(index).numbersToTry()
@@ -112,7 +112,7 @@ func TestMarkNumbers(t *testing.T) {
 	}
 }
 
-// TestMarkCollides: two ENIs that begin with one number have two, however often they are added.
+// TestMarkCollides: two ENIs that try the same number first get different ones, however often they are added.
 func TestMarkCollides(t *testing.T) {
 	n, _ := enis(t)
 	if err := markOf(oneENI).Check(n); !errors.Is(err, fs.ErrNotExist) {
@@ -122,7 +122,7 @@ func TestMarkCollides(t *testing.T) {
 	has(t, n, map[uint32]int{104: oneENI, 105: otherENI})
 }
 
-// TestMarkAtOnce: processes that add two such ENIs at the same time agree.
+// TestMarkAtOnce: processes that add two such ENIs at the same time agree on the numbers.
 func TestMarkAtOnce(t *testing.T) {
 	n, path := enis(t)
 	for range 20 {
@@ -150,8 +150,8 @@ func TestMarkAtOnce(t *testing.T) {
 	}
 }
 
-// TestMarkLost takes tables and rules. An ENI gets its number back, and no number whose rule leads to the table of
-// another ENI, as long as the link of that ENI is there.
+// TestMarkLost removes tables and rules. If tables or rules are left, each ENI gets its number back. No ENI gets a
+// number whose rule leads to the table of another ENI, while the link of that is there.
 func TestMarkLost(t *testing.T) {
 	const all = "inet cni_ipvlan_vpc_k8s._enis"
 	const rules = "ip rule flush proto 72; ip -6 rule flush proto 72; "
@@ -190,8 +190,8 @@ func TestMarkLost(t *testing.T) {
 	}
 }
 
-// TestMarkOwnLast: an ENI that puts back all branches puts back its own after the others. The kernel numbers chains in
-// the order in which it gets them.
+// TestMarkOwnLast: an ENI that restores all branches restores its own last. The kernel numbers chains in the order in
+// which it gets them.
 func TestMarkOwnLast(t *testing.T) {
 	for _, own := range []int{oneENI, otherENI} {
 		n, _ := enis(t)
@@ -209,7 +209,8 @@ func TestMarkOwnLast(t *testing.T) {
 	}
 }
 
-// TestMarkFull: the error says where to look if other tables have all numbers, and an ENI that has one keeps it.
+// TestMarkFull: all numbers are in use by other tables. The error says where to look, and an ENI with a number keeps
+// it.
 func TestMarkFull(t *testing.T) {
 	n, _ := enis(t)
 	marks(t, n, oneENI)
@@ -233,7 +234,7 @@ func TestMarkFull(t *testing.T) {
 	has(t, n, map[uint32]int{104: oneENI, 103: otherENI})
 }
 
-// TestMarkFreed: ENIs have come and gone, and their marks are all there are. A collection frees the marks.
+// TestMarkFreed: ENIs that are gone have all marks. A collection frees these.
 func TestMarkFreed(t *testing.T) {
 	n, _ := enis(t)
 	marks(t, n, oneENI)
@@ -256,8 +257,7 @@ func TestMarkFreed(t *testing.T) {
 	has(t, n, map[uint32]int{104: oneENI, 105: otherENI})
 }
 
-// TestMarkGone: what an ENI had goes with its link, and nothing of another ENI. A rule that another program has made
-// stays.
+// TestMarkGone: what belongs to an ENI goes with its link. Rules of other ENIs and of other programs stay.
 func TestMarkGone(t *testing.T) {
 	for name, lose := range map[string]string{"all": "true", "no rules": "ip rule flush proto 72",
 		"another rule": "nft add rule inet cni_ipvlan_vpc_k8s._enis mark_104 counter"} {

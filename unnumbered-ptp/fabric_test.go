@@ -23,9 +23,9 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// A fabric is a VPC of 10.0.0.0/16 and fd00::/32 in three namespaces. The router checks the
-// sources of packets from ENIs. The node has its boot ENI and two ENIs for pods. The third is
-// a host outside of Kubernetes. The internet is an address of the router.
+// A fabric is a VPC of 10.0.0.0/16 and fd00::/32 in three namespaces. The router checks the sources of packets from
+// ENIs. The node has its boot ENI and two ENIs for pods. The third namespace is a host outside of Kubernetes. An
+// address of the router stands for the internet.
 type fabric struct {
 	t                   testing.TB
 	router, node, other *nl.NS
@@ -65,7 +65,7 @@ func newFabric(t testing.TB) *fabric {
 	f.node, _ = nltest.NS(t, "node")
 	f.other, _ = nltest.NS(t, "other")
 	for _, n := range []*nl.NS{f.router, f.node, f.other} {
-		// For two seconds, a new link would have no address from which it could ask for its neighbors.
+		// Otherwise a new link has no address for two seconds, and cannot ask for its neighbors.
 		f.add(n, nl.Sysctl{Key: "net/ipv6/conf/default/accept_dad", Value: "0"})
 	}
 	f.add(f.router, nl.Addr{Prefix: netip.MustParsePrefix(internet + "/32"), Dev: "lo"})
@@ -85,7 +85,7 @@ func newFabric(t testing.TB) *fabric {
 func (f *fabric) check(prefix string, links ...string) {
 	f.t.Helper()
 	p := netip.MustParsePrefix(prefix)
-	// enough for hexadecimal of decimal
+	// wide enough, as sixth writes decimal bytes as hexadecimal groups
 	p6 := netip.PrefixFrom(netip.MustParseAddr(sixth(p.Addr().String())), 128-(32-p.Bits())*2)
 	local := []netip.Prefix{netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("::/128")}
 	var rules []nl.NFRule
@@ -135,16 +135,15 @@ func (f *fabric) plug(eni, gateway string, n *nl.NS, link, addr string) {
 type pod struct {
 	*nl.NS
 	addr    string
-	bare    string           // what the namespace has before it gets an eth0
-	ipam    *types100.Result // what the ipam plugin has said
+	bare    string           // dump of the namespace without an eth0
+	ipam    *types100.Result // result of the ipam plugin
 	request plugin.Request[ptp.Config]
 	result  *types100.Result
 }
 
 var config = ptp.Config{HostInterface: "eth0", ContainerInterface: "eth1", IPMasq: true}
 
-// pod makes a namespace with an eth0 that is in no group. It is a pod of an earlier release,
-// or of another plugin.
+// pod makes a namespace with an eth0 that is in no group, as an earlier release or another plugin does.
 func (f *fabric) pod(name, addr string, more ...func(*types100.Result)) *pod {
 	f.t.Helper()
 	p := f.unconnected(name, addr, more...)
@@ -177,8 +176,7 @@ func (f *fabric) unconnected(name, addr string, more ...func(*types100.Result)) 
 	return p
 }
 
-// connect gives a pod an eth0 by the ipvlan plugin. If the kernel has no ipvlan, eth0 is a
-// separate link to the router.
+// connect gives a pod an eth0 by the ipvlan plugin. Without ipvlan in the kernel, eth0 is a veth to the router.
 func (f *fabric) connect(p *pod, group uint32) {
 	f.t.Helper()
 	res := *p.ipam
@@ -212,7 +210,7 @@ func (f *fabric) slave(p *pod) (res *types100.Result) {
 func (f *fabric) link(p *pod, addr string) {
 	eni := "pod" + addr[len("10.0."):]
 	f.add(f.router, nl.Veth{Name: eni, Peer: "eth0", PeerNS: p.NS, MTU: 9001},
-		nl.Sysctl{Key: "net/ipv4/conf/" + eni + "/proxy_arp", Value: "1"}) // for its siblings
+		nl.Sysctl{Key: "net/ipv4/conf/" + eni + "/proxy_arp", Value: "1"}) // so that its siblings reach it
 	for _, c := range p.request.Prev.IPs {
 		a, _ := netip.AddrFromSlice(c.Address.IP)
 		gw, _ := netip.AddrFromSlice(c.Gateway)
@@ -220,7 +218,7 @@ func (f *fabric) link(p *pod, addr string) {
 		bits, _ := c.Address.Mask.Size()
 		f.add(f.router, nl.Addr{Prefix: netip.PrefixFrom(gw, gw.BitLen()), Dev: eni, NoDAD: true},
 			nl.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Dev: eni})
-		if a.Is6() { // for its siblings by way of the router
+		if a.Is6() { // siblings are reached by way of the router
 			bits = 128
 			f.add(p.NS, nl.Route{Dst: netip.PrefixFrom(gw, 128), Dev: "eth0"})
 		}

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// TestFamilies refuses a pod with a family that the node does not have, before anything is
-// made. It accepts a pod with fewer families than the node.
+// TestFamilies: ADD refuses a pod with a family that the node does not have, and makes nothing. It accepts a pod with
+// fewer families than the node.
 func TestFamilies(t *testing.T) {
 	only6 := func(r *types100.Result) { dual(r); r.IPs, r.Routes = r.IPs[1:], r.Routes[1:] }
 	none := func(*types100.Result) {}
@@ -27,7 +27,7 @@ func TestFamilies(t *testing.T) {
 	for _, c := range []struct {
 		node   string
 		pod    func(*types100.Result)
-		lacks  string // the pod is refused because of
+		lacks  string // the family for which the pod is refused
 		advice string
 	}{
 		{without6, none, "", ""},
@@ -68,8 +68,8 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// TestDisabledByDefault has a node with IPv6 on hostInterface, but not on new links. The
-// links of pods with IPv6 get it.
+// TestDisabledByDefault: the node has IPv6 on hostInterface, but not on new links. ADD enables it on the links of pods
+// with IPv6.
 func TestDisabledByDefault(t *testing.T) {
 	f := newFabric(t)
 	f.add(f.node, nl.Sysctl{Key: "net/ipv6/conf/default/disable_ipv6", Value: "1"})

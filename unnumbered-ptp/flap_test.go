@@ -52,8 +52,8 @@ func (s *scene) serves(t *testing.T, p *pod) {
 	}
 }
 
-// TestAddressFlapsOfHeirs removes and adds an address of the node. Two pods have had the same
-// address, and the first was never deleted. The route must be the later pod's.
+// TestAddressFlapsOfHeirs removes and adds an address of the node. Two pods have had one address, because the first was
+// never deleted. The restored route must be the later pod's.
 func TestAddressFlapsOfHeirs(t *testing.T) {
 	f := newFabric(t)
 	var heir *pod

@@ -20,10 +20,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
 )
 
-// furtherAddr is at the node's other ENI for pods.
+// furtherAddr is an address of the node's other ENI for pods.
 const furtherAddr = "10.0.3.50"
 
-// and adds a NIC with another address of both families to a result of the ipam plugin.
+// and adds a NIC with another address, in both families, to a result of the ipam plugin.
 func and(addr string) func(*types100.Result) {
 	return func(res *types100.Result) {
 		more := ipamResult(addr)
@@ -36,7 +36,7 @@ func and(addr string) func(*types100.Result) {
 	}
 }
 
-// several is a pod with these addresses, each at a NIC of its own, by one ADD of the ipvlan plugin.
+// several is a pod with a NIC for each address, by one ADD of the ipvlan plugin.
 func (f *fabric) several(name, addr string, more ...string) *pod {
 	f.t.Helper()
 	nltest.Need(f.t, "ipvlan")
@@ -48,7 +48,7 @@ func (f *fabric) several(name, addr string, more ...string) *pod {
 	return p
 }
 
-// attached is another attachment of a pod, after its ADD of the ipvlan plugin.
+// attached is another attachment of a pod, after the ADD of the ipvlan plugin.
 func (f *fabric) attached(p *pod, network, ifName, addr string) *pod {
 	f.t.Helper()
 	nltest.Need(f.t, "ipvlan")
@@ -60,7 +60,7 @@ func (f *fabric) attached(p *pod, network, ifName, addr string) *pod {
 	return &q
 }
 
-// slaves is the ADD of the ipvlan plugin. The next plugin gets its result.
+// slaves runs the ADD of the ipvlan plugin.
 func (f *fabric) slaves(p *pod) {
 	f.t.Helper()
 	must(f.t, f.ipvlan(p, p.ipam, func(c plugin.Commands[ipvlan.Config], r *plugin.Request[ipvlan.Config]) (err error) {
@@ -69,7 +69,7 @@ func (f *fabric) slaves(p *pod) {
 	}))
 }
 
-// unslave is the DEL of the ipvlan plugin.
+// unslave runs the DEL of the ipvlan plugin.
 func (f *fabric) unslave(p *pod) {
 	f.t.Helper()
 	must(f.t, f.ipvlan(p, p.request.Prev, func(c plugin.Commands[ipvlan.Config],
@@ -87,7 +87,7 @@ func (f *fabric) ipvlan(
 	return f.node.Do(func() error { return command(ipvlan.Commands(nil), &r) })
 }
 
-// delete is the DEL of both plugins, twice, with the result or without.
+// delete runs the DEL of both plugins twice.
 func (f *fabric) delete(p *pod, prev *types100.Result) {
 	f.t.Helper()
 	p.request.Prev = prev
@@ -97,7 +97,7 @@ func (f *fabric) delete(p *pod, prev *types100.Result) {
 	}
 }
 
-// reached wants these to reach an address of a pod, in both families, and the pod to see them.
+// reached wants the node and the other host to reach an address of a pod, in both families, with their own addresses.
 func (f *fabric) reached(p *pod, addr string) {
 	f.t.Helper()
 	for who, n := range map[string]*nl.NS{otherAddr: f.other, nodeAddr: f.node} {
@@ -114,7 +114,7 @@ func (f *fabric) reached(p *pod, addr string) {
 	}
 }
 
-// pairs are the node's ends of veth pairs of ours.
+// pairs returns the number of our veth pairs on the node.
 func (f *fabric) pairs() (n int) {
 	links, err := f.node.Links()
 	must(f.t, err)
@@ -126,8 +126,8 @@ func (f *fabric) pairs() (n int) {
 	return n
 }
 
-// TestFurtherNICs has a pod with three NICs by one ADD. The node has routes to the addresses of the
-// first alone, and reaches the others by the VPC.
+// TestFurtherNICs: one ADD makes three NICs. The node has routes only to the addresses of the first NIC. It reaches the
+// others by the VPC.
 func TestFurtherNICs(t *testing.T) {
 	for _, loop := range loopsOfAll {
 		t.Run(loop, func(t *testing.T) {
@@ -167,8 +167,8 @@ func bound(p *pod, from, to, text string) error {
 	})
 }
 
-// TestFurtherMetadata asks the metadata service by a further NIC, of the same ADD or of another
-// one. By default it must not answer.
+// TestFurtherMetadata asks the metadata service by a further NIC, of the same ADD or of another one. By default, it
+// must not be reached.
 func TestFurtherMetadata(t *testing.T) {
 	for name, c := range map[string]struct {
 		block   *bool
@@ -212,7 +212,7 @@ func TestFurtherMetadata(t *testing.T) {
 				if !errors.Is(err, unix.EACCES) {
 					t.Errorf("%s from %s: %v, want permission denied", to, from, err)
 				}
-				_ = tell(p.NS, link, to, "link "+to) // it may find no route
+				_ = tell(p.NS, link, to, "link "+to) // there may be no route
 				must(t, bound(p, furtherAddr, "10.0.3.1", "end of "+to))
 				if h.until(t, "end of "+to, "link "+to) {
 					t.Errorf("%s by %s: reached", to, link)
@@ -222,7 +222,8 @@ func TestFurtherMetadata(t *testing.T) {
 				return
 			}
 			nltest.Shell(t, p.NS, "tc filter del dev "+link+" egress pref 72")
-			// A further attachment may have had no filter: CHECK does not know which loop the pod has.
+			// Without blockInstanceMetadata, CHECK of a further attachment does not know whether it should have a
+			// filter.
 			if err := f.CHECK(p); (err == nil) != (c.another && c.block == nil) {
 				t.Errorf("CHECK without the filter: %v", err)
 			}
@@ -241,7 +242,7 @@ func TestFurtherMetadata(t *testing.T) {
 	}
 }
 
-// TestFurtherBandwidth limits all links of an ADD together.
+// TestFurtherBandwidth: the limit is for all links of an ADD together.
 func TestFurtherBandwidth(t *testing.T) {
 	f := newFabric(t)
 	p := f.several("pod1", "10.0.1.50", furtherAddr)
@@ -270,8 +271,8 @@ func TestFurtherBandwidth(t *testing.T) {
 	}
 }
 
-// TestFurtherAttachments gives a pod another network of ours, and another interface of its own
-// network. Neither gets a pair. They end in any order, and what is left works.
+// TestFurtherAttachments: a pod gets another network of ours, and another interface of its first network. Neither gets
+// a pair. They are deleted in any order, and the others work.
 func TestFurtherAttachments(t *testing.T) {
 	for _, order := range [][]int{{0, 1, 2}, {1, 0, 2}, {2, 1, 0}, {1, 2, 0}} {
 		t.Run(fmt.Sprint(order), func(t *testing.T) {
@@ -322,8 +323,8 @@ func TestFurtherAttachments(t *testing.T) {
 	}
 }
 
-// TestSecondToOthers: a pod has its first network, and its default route, from another plugin. The error says which
-// plugins fit. With these, the pod reaches the VPC by its ENI.
+// TestSecondToOthers: another plugin has made a pod's first network, with the default route. The error names the
+// plugins to chain instead. With only these, the pod reaches the VPC by its ENI.
 func TestSecondToOthers(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	f := newFabric(t)
@@ -347,8 +348,8 @@ func TestSecondToOthers(t *testing.T) {
 	}
 }
 
-// TestFurtherPranks has a pod with further NICs change its own namespace. DEL of its attachments
-// succeeds, and nothing of them stays on the node.
+// TestFurtherPranks: a pod with further NICs changes its own namespace. The DELs of its attachments succeed, and
+// nothing of them stays on the node.
 func TestFurtherPranks(t *testing.T) {
 	f, other := preparedTable(t)
 	before := nltest.Dump(t, f.node)

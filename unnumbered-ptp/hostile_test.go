@@ -67,15 +67,15 @@ func stage(t testing.TB, prank string, p *pod, theirs uint32, elsewhere string) 
 		filepath.Base(elsewhere), prank))
 }
 
-// rich is a configuration with all that ADD may add to a pod.
+// rich configures all that ADD may add to a pod.
 func rich(r *plugin.Request[ptp.Config]) {
 	block := true
 	c := &r.Config
 	c.ServiceLoop, c.KeepCaller, c.BlockInstanceMetadata = "masquerade", true, &block
 }
 
-// TestPranks has a pod with all features change its own namespace. Whatever it does, DEL
-// succeeds, and nothing of the pod stays on the node.
+// TestPranks: a pod with all features changes its own namespace. DEL succeeds, and nothing of the pod stays on the
+// node.
 func TestPranks(t *testing.T) {
 	f, other := preparedTable(t)
 	before := nltest.Dump(t, f.node)
@@ -113,9 +113,8 @@ var forgeries = map[string]string{
 		"10.0.1.50/32 dev eth1 proto 72 table 262",
 }
 
-// TestPodCannotReachAnother has a pod do all that it can in its own namespace. Then our
-// CHECK, GC and DEL run. The node, and the other pods, one of ours and one of the original
-// plugin's, must not change.
+// TestPodCannotReachAnother: a pod forges links and rules in its own namespace. Then our CHECK, GC and DEL run. They
+// must not change the node, one of our other pods, or a pod of the original plugin.
 func TestPodCannotReachAnother(t *testing.T) {
 	f := newFabric(t)
 	victim, old := f.grouped("victim", "10.0.1.50"), f.pod("old", "10.0.1.61")
@@ -136,7 +135,7 @@ func TestPodCannotReachAnother(t *testing.T) {
 			env := fmt.Sprintf("veth=%s far=%d near=%d ours=%s\n", near.Name, near.Peer, near.Index,
 				victim.result.Interfaces[1].Name)
 			stage(t, env+prank, p, nl.PodGroup(victim.request.Digest()), elsewhere)
-			_ = g.CHECK(p) // be it content or not
+			_ = g.CHECK(p) // either result is right
 			must(t, g.GC(p, p.request.Attachment, victim.request.Attachment))
 			for range 2 {
 				must(t, g.DEL(p))
@@ -150,8 +149,8 @@ func TestPodCannotReachAnother(t *testing.T) {
 	}
 }
 
-// TestNotItsNamespace deletes a pod when the path of its namespace leads to another one: that
-// of another pod of ours, of one of the original plugin, or the host's.
+// TestNotItsNamespace: the path of a deleted pod leads to another namespace: of one of our pods, of a pod of the
+// original plugin, or of the host.
 func TestNotItsNamespace(t *testing.T) {
 	f, p := preparedTable(t)
 	victim, old := f.grouped("victim", "10.0.1.55"), f.pod("old", "10.0.1.61")
@@ -165,13 +164,13 @@ func TestNotItsNamespace(t *testing.T) {
 	for _, path := range []string{victim.request.NetNS, old.request.NetNS, "/proc/thread-self/ns/net"} {
 		must(t, f.ADD(p))
 		gone := *p
-		rich(&gone.request) // so that it looks for all that there may be
+		rich(&gone.request) // so that DEL looks for everything
 		gone.request.NetNS, gone.request.Prev = path, p.result
 		for range 2 {
 			must(t, f.DEL(&gone))
 			same(t, "DEL with "+path, before, state())
 		}
-		if path != old.request.NetNS { // nothing tells whose that pair is
+		if path != old.request.NetNS { // nothing shows whose pair that is
 			gone.request.Prev = nil
 			must(t, f.DEL(&gone))
 			same(t, "DEL without prevResult, with "+path, before, state())
@@ -180,8 +179,8 @@ func TestNotItsNamespace(t *testing.T) {
 	must(t, f.CHECK(victim))
 }
 
-// TestSecondNetwork has a second network of ours in a pod, whose link another plugin has made. It
-// gets no pair. The first one stays as it is, also when the second is deleted.
+// TestSecondNetwork: a pod has a second network of ours, whose link another plugin has made. It gets no pair. The first
+// network stays as it is, also when the second is deleted.
 func TestSecondNetwork(t *testing.T) {
 	f, _ := preparedTable(t)
 	p := f.grouped("pod2", "10.0.1.51")
@@ -210,7 +209,7 @@ func TestSecondNetwork(t *testing.T) {
 			second.request.Prev = nil
 			must(t, f.DEL(&second))
 		}
-		if group != 0 { // it goes, as the link that the ipvlan plugin has made
+		if group != 0 { // DEL deletes it, like a link of the ipvlan plugin
 			before = strings.ReplaceAll(before, p.Name+": ip link add net1 mtu 1500 type veth up\n", "")
 		}
 		same(t, "DEL of the second", before, nltest.Dump(t, f.node, p.NS))
@@ -221,8 +220,8 @@ func TestSecondNetwork(t *testing.T) {
 	}
 }
 
-// TestOwnedTable deletes a pod that has replaced our table. Only the socket that made the new
-// table can delete it, and that socket is still open (nft(8), "owner").
+// TestOwnedTable: a pod has replaced our table. Only the socket that made the new table can delete it, and that socket
+// is still open (nft(8), "owner").
 func TestOwnedTable(t *testing.T) {
 	nltest.Need(t, "owner")
 	f, p := preparedTable(t)

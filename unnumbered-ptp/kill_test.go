@@ -23,7 +23,7 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// The test binary is the plugin if it is called as one.
+// With CNI_COMMAND, the test binary is the plugin.
 func init() {
 	if os.Getenv("CNI_COMMAND") != "" {
 		plugin.Unhurried = os.Getenv(hurried) == ""
@@ -31,16 +31,16 @@ func init() {
 	}
 }
 
-// hurried is an environment variable of a test whose command must end in time.
+// hurried is an environment variable. With it, the command must end in time.
 const hurried = "TEST_HURRIED"
 
-// An ending is how a runtime continues after a command of a pod was killed.
+// An ending is what a runtime does after a command was killed.
 type ending string
 
 const (
-	deleted   ending = "DEL"                   // twice
-	vanished  ending = "DEL without namespace" // which is no more
-	forgotten ending = "GC"                    // it knows nothing of the pod
+	deleted   ending = "DEL"
+	vanished  ending = "DEL without namespace" // the namespace is gone
+	forgotten ending = "GC"                    // without the pod among the valid ones
 )
 
 // TestKillEverywhere kills ADD and DEL after each system call. The ADD is the first one on
@@ -71,7 +71,7 @@ const (
 )
 
 func everywhere(t *testing.T, of kind) {
-	if of == several { // otherwise each subtest skips its pod
+	if of == several { // skips the whole test, not each subtest
 		nltest.Need(t, "ipvlan")
 	}
 	f := newFabric(t)
@@ -100,19 +100,19 @@ func everywhere(t *testing.T, of kind) {
 	}
 }
 
-// A victim is a command that is killed, on a node.
+// A victim is a command that is killed on a node.
 type victim struct {
 	t *testing.T
 	*fabric
 	*trace.Trace
 	verb   string
 	kind   kind
-	pods   *int   // how many there were
-	before string // what there is of the node when there was no pod yet
-	after  string // and when all pods have gone
+	pods   *int   // number of pods so far
+	before string // dump of the node before the first pod
+	after  string // dump of the node after all pods have ended
 }
 
-// within does the same in a subtest.
+// within is the victim in a subtest.
 func (v victim) within(t *testing.T) victim {
 	v.t, v.fabric = t, &fabric{t, v.router, v.node, v.other}
 	return v
@@ -135,21 +135,21 @@ func (v victim) next() *pod {
 	return v.grouped("pod1", fmt.Sprint("10.0.1.", *v.pods%190+2))
 }
 
-// again gives a pod its links to the VPC again.
+// again gives a pod its links to the VPC once more.
 func (v victim) again(p *pod) {
 	switch v.kind {
 	case several:
-		v.unslave(p) // what a DEL of the chain deletes next
+		v.unslave(p) // as the next DEL of the chain does
 		v.slaves(p)
 	case slaved:
 		v.connect(p, nl.PodGroup(p.request.Digest()))
 	}
 }
 
-// play kills the command, and then does what a runtime does.
+// play kills the command, and then continues as the ending says.
 func (v victim) play(e ending) {
 	var gone *pod
-	v.t.Run(string(e), func(t *testing.T) { // its pod ends with it
+	v.t.Run(string(e), func(t *testing.T) { // the pod ends with the subtest
 		v := v.within(t)
 		gone = v.next()
 		if e == forgotten && v.verb == "ADD" {
@@ -180,14 +180,14 @@ func (v victim) play(e ending) {
 	v.whole(v.next())
 }
 
-// fail lets a system call of ADD fail.
+// fail has a system call of ADD fail.
 func (v victim) fail(p *pod) {
 	v.t.Helper()
 	before := nltest.Dump(v.t, p.NS)
 	v.fresh()
 	tr := v.Again(syscall.ENOMEM)
 	status := v.run(p, tr)
-	if status.ExitStatus() != 1 { // it could do without, or its runtime could not
+	if status.ExitStatus() != 1 { // ADD has succeeded without this call, or the Go runtime has ended it
 		must(v.t, v.DEL(p))
 		v.again(p)
 	}

@@ -37,7 +37,7 @@ func (f *fabric) original(p *pod, veth, chain string, table uint32) {
 		{Name: "eth1", Sandbox: p.request.NetNS}}
 }
 
-// originalPair adds the pair, and what depends on it.
+// originalPair adds the pair, and the routes and rules for it.
 func (f *fabric) originalPair(p *pod, veth string, table uint32) (near nl.Link) {
 	f.t.Helper()
 	addr := netip.MustParseAddr(p.addr)
@@ -63,8 +63,7 @@ func (f *fabric) iptables(args ...string) (out string) {
 	return out
 }
 
-// TestOriginal deletes what the original plugin has made for a pod, and nothing of other
-// pods.
+// TestOriginal: DEL deletes what the original plugin has made for a pod, and nothing of other pods.
 func TestOriginal(t *testing.T) {
 	nltest.Need(t, "iptables")
 	f, other := preparedTable(t)
@@ -104,7 +103,7 @@ func TestOriginal(t *testing.T) {
 		}
 	})
 	must(t, f.DEL(other))
-	// Another plugin of the chain may have a veth there too.
+	// Another plugin of the chain may have made a veth there, too.
 	f.add(f.node, nl.Veth{Name: "veth89abcdef", Peer: "far", PeerNS: f.other})
 	other.request.Prev.Interfaces = []*types100.Interface{{Name: "veth89abcdef"}}
 	must(t, f.DEL(other))
@@ -117,7 +116,7 @@ func TestOriginal(t *testing.T) {
 }
 
 // TestOriginalUnprintable: another program has rules in the table nat that iptables cannot print. DEL deletes what the
-// original plugin has made, and leaves these.
+// original plugin has made, and leaves these rules.
 func TestOriginalUnprintable(t *testing.T) {
 	nltest.Need(t, "iptables", "nftables", "fib")
 	for _, rule := range []string{"meta skuid 7 counter", "fib daddr type local counter", "ip saddr @block counter"} {
@@ -151,8 +150,8 @@ func TestOriginalUnprintable(t *testing.T) {
 	}
 }
 
-// TestOriginalUnread lets reads on the node fail. DEL must fail, because it cannot know what
-// is the original's.
+// TestOriginalUnread: reads on the node fail. DEL must fail, because it cannot know what belongs to the original
+// plugin.
 func TestOriginalUnread(t *testing.T) {
 	nltest.Need(t, "iptables")
 	f, p := preparedTable(t)
@@ -184,13 +183,12 @@ func TestOriginalUnread(t *testing.T) {
 	}
 }
 
-// TestOriginalAgain rolls a node back. With what the documentation says, the original's DEL deletes a pod of ours.
-// Without it, its first command fails in a way that it does not expect: it takes only the status 1 for a rule or a
-// chain that is gone.
+// TestOriginalAgain rolls a node back. After the steps of the documentation, the original's DEL deletes a pod of ours.
+// Without them, its first command fails: it accepts only status 1 for a missing rule or chain.
 func TestOriginalAgain(t *testing.T) {
 	nltest.Need(t, "iptables")
 	f, p := preparedTable(t)
-	f.iptables("-N", "KUBE-POSTROUTING") // so iptables has its table from now on
+	f.iptables("-N", "KUBE-POSTROUTING") // has iptables make its table
 	before := nltest.Dump(t, f.node) + f.iptables("-S")
 	must(t, f.ADD(p))
 	out, err := exec.Command("sh", "-c", "printf %s net"+p.request.ContainerID+" | sha512sum | cut -c1-24").Output()
@@ -213,7 +211,7 @@ func TestOriginalAgain(t *testing.T) {
 	same(t, "the original's DEL", before, nltest.Dump(t, f.node)+f.iptables("-S"))
 }
 
-// TestOriginalWithoutIPTables has no iptables. DEL deletes everything else.
+// TestOriginalWithoutIPTables: without iptables, DEL deletes everything else.
 func TestOriginalWithoutIPTables(t *testing.T) {
 	f, p := preparedTable(t)
 	before := nltest.Dump(t, f.node, p.NS)

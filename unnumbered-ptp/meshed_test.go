@@ -12,9 +12,9 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// TestMeshed has a pod that redirects what arrives to its proxy, as a sidecar of a service mesh does. The node reaches
-// the proxy in both families. A pod of an earlier release, which has its address at one link, lacks nothing. The next
-// ADD gives it the address.
+// TestMeshed: a pod redirects what arrives to its proxy, as a sidecar of a service mesh does. The node reaches the
+// proxy in both families. A pod of an earlier release has its address at one link only. CHECK accepts it, and the next
+// ADD adds the address.
 func TestMeshed(t *testing.T) {
 	nltest.Need(t, "nftables")
 	for _, loop := range loopsOfAll {
@@ -32,7 +32,7 @@ func TestMeshed(t *testing.T) {
 					t.Errorf("%s: the proxy sees %q, %v", network, seen, err)
 				}
 			}
-			// Without any address of IPv4, the link would lose its routes.
+			// Without any IPv4 address, the link would lose its routes.
 			nltest.Shell(t, p.NS, "ip addr add 169.254.0.1/32 dev eth1; ip addr del "+pod1Addr+"/32 dev eth1")
 			must(t, f.CHECK(p))
 			if l := f.missing(p); !l.None() {

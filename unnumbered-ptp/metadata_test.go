@@ -50,7 +50,7 @@ func (h hearer) until(t *testing.T, text, probe string) (heard bool) {
 	}
 }
 
-// tell sends a datagram from a socket that is bound to a link, if one is named.
+// tell sends a datagram. If dev is not empty, the socket is bound to that link.
 func tell(n *nl.NS, dev, to, text string) error {
 	return n.Do(func() error {
 		d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
@@ -69,11 +69,11 @@ func tell(n *nl.NS, dev, to, text string) error {
 	})
 }
 
-// frame sends a datagram to the metadata service by a packet socket, so there is no routing.
+// frame sends a datagram to the metadata service by a packet socket, without routing.
 func (f *fabric) frame(p *pod, text string) error {
 	port := "eni1"
 	if (nl.IPVlan{}).Supported(f.node) != nil {
-		port = "pod1.50" // where the pod has a link of its own
+		port = "pod1.50" // without ipvlan, the pod has a veth to the router
 	}
 	router, err := f.router.LinkByName(port)
 	if near, e := f.node.LinkByName(p.veth()); e == nil && nl.IsRouted(near.Group) {
@@ -92,7 +92,7 @@ func (f *fabric) frame(p *pod, text string) error {
 	}
 	sum = ^(sum + sum>>16)
 	b[24], b[25] = byte(sum>>8), byte(sum)
-	b = append(b, 0x1f, 0xa3, 0x1f, 0xa3, 0, byte(8+len(text)), 0, 0) // 8099; no checksum
+	b = append(b, 0x1f, 0xa3, 0x1f, 0xa3, 0, byte(8+len(text)), 0, 0) // port 8099, no checksum
 	b = append(b, text...)
 	return p.Do(func() error {
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
@@ -109,7 +109,7 @@ func hardware(mac string) []byte {
 	return b
 }
 
-// metadata gives the router the addresses of the metadata service, and hears there.
+// metadata gives the router the addresses of the metadata service, and opens a socket there.
 func (f *fabric) metadata(t *testing.T) hearer {
 	t.Helper()
 	f.add(f.router, nl.Addr{Prefix: netip.MustParsePrefix(metadata4 + "/32"), Dev: "lo"},
@@ -117,7 +117,7 @@ func (f *fabric) metadata(t *testing.T) hearer {
 	return hear(t, f.router)
 }
 
-// asking configures which way a pod has to the metadata service.
+// asking configures a pod's way to the metadata service.
 func (f *fabric) asking(p *pod, route string, block *bool, cidrs []string) *pod {
 	f.t.Helper()
 	return f.configured(p, func(c *ptp.Config) {
@@ -127,8 +127,7 @@ func (f *fabric) asking(p *pod, route string, block *bool, cidrs []string) *pod 
 	})
 }
 
-// TestMetadata asks the metadata service from sockets that are bound to a link, and from
-// others.
+// TestMetadata sends to the metadata service from sockets with and without a link that they are bound to.
 func TestMetadata(t *testing.T) {
 	yes, no := new(true), new(false)
 	for name, c := range map[string]struct {
@@ -186,8 +185,8 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
-// TestCheckForbid: CHECK misses the filters against the metadata service, which the pod has because its default route
-// is by its ENI.
+// TestCheckForbid: the pod's default route is by its ENI, so it has filters against the metadata service. Without them,
+// CHECK fails.
 func TestCheckForbid(t *testing.T) {
 	f := newFabric(t)
 	p := f.pod("pod", "10.0.1.50")

@@ -11,8 +11,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestMTUChanges changes the MTU of hostInterface. A pod keeps its MTU, and CHECK and another
-// ADD succeed.
+// TestMTUChanges: the MTU of hostInterface changes. A pod keeps its MTU, and CHECK and another ADD succeed.
 func TestMTUChanges(t *testing.T) {
 	for _, eni := range []int{9001, 3000} { // with 3000 the loop's routes have an MTU of their own
 		f, p := preparedTable(t)
@@ -30,14 +29,13 @@ func TestMTUChanges(t *testing.T) {
 			f.add(f.node, nl.Up{Dev: "eth0", MTU: 9001})
 			same(t, "another ADD", during, nltest.Dump(t, f.node, p.NS))
 		}
-		f.add(p.NS, nl.Up{Dev: "eth0", MTU: 9001}) // larger than it was when the pod was made, or the same
+		f.add(p.NS, nl.Up{Dev: "eth0", MTU: 9001}) // larger than at the ADD, or the same
 		must(t, f.CHECK(p))
 		must(t, f.ADD(p))
 	}
 }
 
-// TestMTUDiffers has MTUs that do not work, or that the configuration does not ask for. CHECK
-// must fail.
+// TestMTUDiffers: an MTU does not work, or is not the configured one. CHECK must fail.
 func TestMTUDiffers(t *testing.T) {
 	f, p := preparedTable(t)
 	must(t, f.ADD(p))
@@ -51,7 +49,7 @@ func TestMTUDiffers(t *testing.T) {
 	p.request.Config.MTU = 1500
 	tells("mtu of " + veth + " is 9001, not 1500")
 	p.request.Config.MTU = 0
-	f.add(f.node, nl.Up{Dev: veth, MTU: 1500}) // its other end would send what it does not take
+	f.add(f.node, nl.Up{Dev: veth, MTU: 1500}) // the other end would send larger packets than it accepts
 	tells("mtu of eth1 is 9001, not 1500")
 	f.add(f.node, nl.Up{Dev: veth, MTU: 9001})
 	must(t, f.CHECK(p))

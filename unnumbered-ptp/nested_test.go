@@ -29,8 +29,8 @@ func TestNested(t *testing.T) {
 	}
 }
 
-// nested makes all calls of TestNested. The maps of the redirect outlive a scene, and a pod of a later scene has the
-// same number. So each scene has other ports: shift is the distance.
+// nested makes all calls of TestNested. Maps of the redirect outlive a scene, and pods of later scenes have the same
+// number. So each scene uses other ports, by the distance shift.
 func nested(t *testing.T, s scene, shift int) {
 	p := s.pods[0]
 	inner, _ := nltest.NS(t, "inner")
@@ -38,7 +38,7 @@ func nested(t *testing.T, s scene, shift int) {
 	s.add(p.NS, nl.Veth{Name: "docker0", Peer: "eth0", PeerNS: inner, MTU: 1500},
 		nl.Addr{Prefix: bridge, Dev: "docker0"},
 		nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
-	// it keeps ports
+	// MASQUERADE keeps ports
 	(&fabric{t: t, node: p.NS}).iptables("-A", "POSTROUTING", "-s", bridge.Masked().String(), "!", "-o", "docker0",
 		"-j", "MASQUERADE")
 	s.add(inner, nl.Addr{Prefix: netip.MustParsePrefix("172.17.0.2/16"), Dev: "eth0"},
@@ -50,7 +50,7 @@ func nested(t *testing.T, s scene, shift int) {
 	}{
 		{inner, 40000, otherAddr + ":8080", pod1Addr},
 		{inner, 55000, otherAddr + ":8080", pod1Addr},
-		{p.NS, 55000 - 16384, "172.20.0.10:80", pod1Addr}, // the same server, and the port that stands for that
+		{p.NS, 55000 - 16384, "172.20.0.10:80", pod1Addr}, // the loop makes it the port above
 		{inner, 56000, otherAddr + ":8080", pod1Addr},
 		{inner, 56000, "172.20.0.10:80", pod1Addr},
 		{inner, 57000, pod2Addr + ":8080", pod1Addr},
@@ -66,8 +66,8 @@ func nested(t *testing.T, s scene, shift int) {
 	}
 }
 
-// callFrom connects from a port and returns the server's answer. The last connection from the port may not have ended
-// yet: its last acknowledgement is on the way.
+// callFrom connects from a port, and returns the server's answer. The last connection from the port may still be
+// ending.
 func callFrom(port int, to string) (string, error) {
 	d := net.Dialer{Timeout: time.Minute, LocalAddr: &net.TCPAddr{Port: port}}
 	c, err := d.Dial("tcp4", to)

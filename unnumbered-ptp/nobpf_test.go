@@ -23,9 +23,9 @@ import (
 // in lockdown. The thread ends after f.
 func withoutBPF(n *nl.NS, f func() error) error {
 	return n.Do(func() error {
-		runtime.LockOSThread() // and never unlocked
+		runtime.LockOSThread() // without an unlock: the thread ends
 		filter := []unix.SockFilter{
-			{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}, // the system call's number
+			{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}, // load the number of the system call
 			{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: unix.SYS_BPF},
 			{Code: unix.BPF_RET, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
 			{Code: unix.BPF_RET, K: unix.SECCOMP_RET_ALLOW},
@@ -39,8 +39,7 @@ func withoutBPF(n *nl.NS, f func() error) error {
 	})
 }
 
-// TestWithoutBPF has no BPF. Pods still reach Services, unless the configuration requires
-// BPF.
+// TestWithoutBPF: without BPF, pods still reach Services, unless the configuration requires BPF.
 func TestWithoutBPF(t *testing.T) {
 	f := newFabric(t)
 	f.add(f.node, kubeProxy("tcp4"))

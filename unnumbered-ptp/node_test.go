@@ -29,7 +29,7 @@ func TestHostAddrs(t *testing.T) {
 		a := netip.MustParseAddr(addr)
 		return nl.Step{NS: f.node, Object: nl.Addr{Prefix: netip.PrefixFrom(a, a.BitLen()), Dev: dev, NoDAD: a.Is6()}}
 	}
-	const floating, known = "10.0.9.99", "10.0.1.53" // of a pod
+	const floating, known = "10.0.9.99", "10.0.1.53" // known is a pod's
 	others := nl.Wiring{
 		vip(floating, "eth0"), vip(sixth(floating), "eth0"), vip(known, "eth0"), vip("10.0.9.9", "eth0"),
 		{NS: f.node, Object: nl.Veth{Name: "kube-ipvs0", Peer: "peer0", PeerNS: f.node}},
@@ -64,8 +64,7 @@ func TestHostAddrs(t *testing.T) {
 	same(t, "all gone again", before, nltest.Dump(t, f.node))
 }
 
-// TestTwoNetworks has two networks with different NodePorts and marks. Both get what they
-// need.
+// TestTwoNetworks: two networks have different NodePorts and marks, and both work.
 func TestTwoNetworks(t *testing.T) {
 	f := newFabric(t)
 	p := f.pod("pod1", pod1Addr)
@@ -99,7 +98,7 @@ func TestTwoNetworks(t *testing.T) {
 	}
 }
 
-// TestAlikeNetworks has networks whose names differ only in one punctuation mark: each network has a table of its own.
+// TestAlikeNetworks: the names of networks differ only in a punctuation mark. Each network has a table of its own.
 func TestAlikeNetworks(t *testing.T) {
 	f := newFabric(t)
 	var pods []*pod
@@ -115,7 +114,7 @@ func TestAlikeNetworks(t *testing.T) {
 		must(t, f.GC(p, p.request.Attachment))
 	}
 	want := []string{"inet cni_ipvlan_vpc_k8s.a.b", "inet cni_ipvlan_vpc_k8s.a_b", "inet cni_ipvlan_vpc_k8s_a_b"}
-	guard := func(name string) bool { return strings.HasSuffix(name, "._guard") } // all networks share it
+	guard := func(name string) bool { return strings.HasSuffix(name, "._guard") } // shared by all networks
 	tables := slices.Sorted(slices.Values(slices.DeleteFunc(nltest.Hooked(t, f.node), guard)))
 	if !slices.Equal(tables, want) {
 		t.Errorf("tables %v, want %v", tables, want)
@@ -126,7 +125,7 @@ func TestAlikeNetworks(t *testing.T) {
 	}
 }
 
-// TestAltName has a hostInterface that is an alternative name of the link, as enp0s5 is one of ens5.
+// TestAltName: hostInterface is an alternative name of the link, as enp0s5 is one of ens5.
 func TestAltName(t *testing.T) {
 	for name, ports := range map[string]string{"NodePorts": "30000:32767", "no NodePorts": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -151,7 +150,7 @@ func TestAltName(t *testing.T) {
 }
 
 // TestForwardingOfLink: the node forwards, but one link, or each new link, does not forward IPv4. ADD makes the link
-// forward. If a link of the pod's way stops to forward later, CHECK fails, and Restore repairs the link.
+// forward. If it stops forwarding later, CHECK fails, and Restore repairs it.
 func TestForwardingOfLink(t *testing.T) {
 	for _, link := range []string{"default", "eth0", "eth1"} {
 		t.Run(link, func(t *testing.T) {
@@ -199,8 +198,8 @@ func TestForwardingOff(t *testing.T) {
 	must(t, f.CHECK(p))
 }
 
-// TestForwardingOfPodLinks: the namespace of a new pod has the sysctls of a node whose new links do not forward. The
-// loop masquerade, in which the pod forwards, works.
+// TestForwardingOfPodLinks: new links in the namespace of a pod do not forward. The loop masquerade needs forwarding in
+// the pod, and works.
 func TestForwardingOfPodLinks(t *testing.T) {
 	f := newFabric(t)
 	f.add(f.node, kubeProxy("tcp4"))

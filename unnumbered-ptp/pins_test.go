@@ -30,9 +30,8 @@ func bpffs(t *testing.T) (kept func() []string) {
 	}
 }
 
-// TestPinsUnused has pinned programs that no ADD has opened for a week, as those of another
-// release. cni-gc.service deletes them. It keeps files that ADDs open, however old, and files
-// that are not ours.
+// TestPinsUnused: no ADD has opened some pinned programs for a week, as those of another release. cni-gc.service
+// deletes them. It keeps files that ADDs open, however old, and files that are not ours.
 func TestPinsUnused(t *testing.T) {
 	f := newFabric(t)
 	kept := bpffs(t)
@@ -79,8 +78,8 @@ func TestPinsUnused(t *testing.T) {
 	must(t, f.CHECK(q))
 }
 
-// TestPinsLost deletes some of the files that pods share, in each combination. The two
-// programs of the next pod must share their maps. Otherwise Services would never answer.
+// TestPinsLost deletes each combination of the files that pods share. The two programs of the next pod must still share
+// their maps, or Services never answer.
 func TestPinsLost(t *testing.T) {
 	f := newFabric(t)
 	kept := bpffs(t)

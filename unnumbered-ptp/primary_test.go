@@ -13,7 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-const floating = "10.0.9.77" // what keepalived takes from node to node
+const floating = "10.0.9.77" // keepalived moves it from node to node
 
 // iproute runs a script of ip(8) in a namespace, because [nl.Addr] does not have all
 // attributes of addresses.
@@ -24,8 +24,7 @@ func iproute(t testing.TB, n *nl.NS, script string) {
 	}
 }
 
-// again does what DHCP or an administrator does. The node's own addresses are removed and
-// added again. So they are the newest ones.
+// again removes the node's own addresses and adds them, as DHCP or an administrator may do. Then they are the newest.
 const again = `
 	addr del 10.0.9.10/24 dev eth0
 	addr add 10.0.9.10/24 dev eth0
@@ -34,8 +33,7 @@ const again = `
 	-6 addr add fd00:0:9::10/64 dev eth0 nodad
 	-6 route replace default via fd00:0:9::1`
 
-// TestPrimary adds addresses to hostInterface in different orders. Pods must always use the
-// node's own address.
+// TestPrimary adds addresses to hostInterface in different orders. Pods must use the node's own address.
 func TestPrimary(t *testing.T) {
 	for name, script := range map[string]string{
 		"VIPs after it": "addr add 10.0.9.77/32 dev eth0 \n -6 addr add fd00:0:9::77/128 dev eth0 nodad " +
@@ -67,8 +65,8 @@ func TestPrimary(t *testing.T) {
 	}
 }
 
-// knows checks that the node and a pod use one of the node's addresses, and not the other,
-// where they use one of each family.
+// knows wants the node and the pod to use this address of the node, and no other, in places that take one of each
+// family.
 func knows(t *testing.T, f *fabric, p *pod, addr string) {
 	t.Helper()
 	var table []byte
@@ -84,9 +82,9 @@ func knows(t *testing.T, f *fabric, p *pod, addr string) {
 		texts []string
 	}{
 		{strings.Clone, []string{
-			"default via %s dev eth1 proto 72", // of the pod: of IPv6 it may have one by its ENI
+			"default via %s dev eth1 proto 72", // of the pod, which may have an IPv6 default route by its ENI
 			"ip route add " + p.addr + "/32 dev " + veth + " scope link src %s proto 72",
-			"ct status dnat snat ip to %s ", // what goes back to the pod that it is from
+			"ct status dnat snat ip to %s ", // for what returns to the pod that has sent it
 			"ip saddr 10.0.0.0/16 snat ip to %s ",
 		}},
 		{sixth, []string{
@@ -104,8 +102,7 @@ func knows(t *testing.T, f *fabric, p *pod, addr string) {
 	}
 }
 
-// TestPrimaryOnly has only an address that new connections should not use. It is better than
-// none.
+// TestPrimaryOnly: the node's only address is deprecated. It is used all the same.
 func TestPrimaryOnly(t *testing.T) {
 	f := newFabric(t)
 	iproute(t, f.node, "addr del 10.0.9.10/24 dev eth0 \n -6 addr del fd00:0:9::10/64 dev eth0 \n"+
@@ -115,8 +112,8 @@ func TestPrimaryOnly(t *testing.T) {
 	knows(t, f, p, floating)
 }
 
-// TestPrimaryChanges changes the primary address of the node. If the node still has the old
-// one, CHECK of a pod with that address succeeds. If the old one is gone, CHECK fails.
+// TestPrimaryChanges changes the primary address of the node. CHECK of a pod with the old address succeeds while the
+// node has that, and then fails.
 func TestPrimaryChanges(t *testing.T) {
 	f := newFabric(t)
 	p, late := f.pod("pod1", pod1Addr, dual), f.pod("pod2", pod2Addr, dual)
@@ -134,8 +131,8 @@ func TestPrimaryChanges(t *testing.T) {
 	}
 }
 
-// TestPrimaryThird has a pod, the table that serves all pods, and the next pod. Each may have
-// been made with another primary address of the node.
+// TestPrimaryThird: a pod, the table that serves all pods, and the next pod may each have been made with another
+// primary address.
 func TestPrimaryThird(t *testing.T) {
 	f := newFabric(t)
 	p, late := f.pod("pod1", pod1Addr, dual), f.pod("pod2", pod2Addr, dual)
@@ -163,8 +160,7 @@ func TestPrimaryThird(t *testing.T) {
 	}
 }
 
-// TestPrimaryOfMany has a node with 16 addresses of each family. A CHECK that fails must not
-// try all pairs of them.
+// TestPrimaryOfMany: a node has 16 addresses of each family. A CHECK that fails must not try all pairs of them.
 func TestPrimaryOfMany(t *testing.T) {
 	for what, spoil := range map[string]func(*fabric, *pod){
 		"pod": func(f *fabric, p *pod) {

@@ -18,8 +18,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// preparedTable returns a fabric on which a pod has come and gone, so the node has what it keeps.
-// It has a pod with only its ENI.
+// preparedTable returns a fabric on which a pod has come and gone, so that the node has what it keeps. The returned pod
+// has only its link to the VPC.
 func preparedTable(t *testing.T) (*fabric, *pod) {
 	t.Helper()
 	f := newFabric(t)
@@ -63,8 +63,8 @@ func TestLifecycle(t *testing.T) {
 	same(t, "the second DEL changed something", before, dump())
 }
 
-// TestDelWithoutNamespace calls DEL without a namespace, as containerd does the second time,
-// and as runtimes do after a reboot.
+// TestDelWithoutNamespace calls DEL without a namespace, as containerd does the second time, and runtimes after a
+// reboot.
 func TestDelWithoutNamespace(t *testing.T) {
 	f, p := preparedTable(t)
 	before := nltest.Dump(t, f.node)
@@ -78,7 +78,7 @@ func TestDelWithoutNamespace(t *testing.T) {
 	}
 }
 
-// TestDelOfHalf deletes each part that a killed ADD may have left.
+// TestDelOfHalf: DEL deletes each part that a killed ADD may have left.
 func TestDelOfHalf(t *testing.T) {
 	f, p := preparedTable(t)
 	before := nltest.Dump(t, f.node, p.NS)
@@ -107,8 +107,7 @@ func delRules(t *testing.T, n *nl.NS) {
 	}
 }
 
-// TestAddOrNothing lets an ADD fail late, because of a foreign default route. It must undo
-// everything.
+// TestAddOrNothing: an ADD fails late, at a foreign default route. It must undo everything.
 func TestAddOrNothing(t *testing.T) {
 	f, p := preparedTable(t)
 	f.add(p.NS, nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr("10.0.1.1"), Dev: "eth0"})
@@ -123,8 +122,7 @@ func TestAddOrNothing(t *testing.T) {
 	same(t, "DEL after it", before, nltest.Dump(t, f.node, p.NS))
 }
 
-// TestAddRefusesForeignInterface has an eth1 of another program. ADD refuses, and DEL leaves it
-// alone.
+// TestAddRefusesForeignInterface: eth1 belongs to another program. ADD refuses it, and DEL leaves it alone.
 func TestAddRefusesForeignInterface(t *testing.T) {
 	f, p := preparedTable(t)
 	f.add(f.node, nl.Veth{Name: "vethforeign", Peer: "eth1", PeerNS: p.NS})
@@ -152,9 +150,9 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// TestCheckOlder has an older pod, and a later one made by another configuration, or after the node has lost or got
-// IPv6. CRI-O calls CHECK of the older pod with the configuration of its ADD. CHECK succeeds as long as nothing that
-// the pod needs is missing.
+// TestCheckOlder: after an older pod, another pod is made with another configuration, or the node loses or gets IPv6.
+// CRI-O calls CHECK of the older pod with the configuration of its ADD. CHECK succeeds as long as the pod has all that
+// it needs.
 func TestCheckOlder(t *testing.T) {
 	const lose, get = "-6 addr del fd00:0:9::10/64 dev eth0", "-6 addr add fd00:0:9::10/64 dev eth0 nodad"
 	for name, x := range map[string]struct {
@@ -197,8 +195,7 @@ func TestCheckOlder(t *testing.T) {
 	}
 }
 
-// TestLoopWanted has a pod without a service loop, and a configuration with one. CHECK fails.
-// Another ADD adds the loop.
+// TestLoopWanted: a pod has no service loop, and the configuration has one. CHECK fails, and another ADD adds the loop.
 func TestLoopWanted(t *testing.T) {
 	f, p := preparedTable(t)
 	p.request.Config.ServiceLoop = "none"
@@ -228,8 +225,7 @@ func TestLoopWanted(t *testing.T) {
 	same(t, "DEL", before, nltest.Dump(t, f.node, p.NS))
 }
 
-// TestNodeRepairs flushes or resets what serves all pods. CHECK fails. The next ADD restores
-// it.
+// TestNodeRepairs flushes or resets what serves all pods. CHECK fails, and the next ADD restores it.
 func TestNodeRepairs(t *testing.T) {
 	f, p := preparedTable(t)
 	must(t, f.ADD(p))
@@ -263,7 +259,7 @@ func TestNodeRepairs(t *testing.T) {
 	}
 }
 
-// TestStorm adds and deletes many pods at the same time, on a node without anything of ours.
+// TestStorm adds and deletes many pods at the same time, on a bare node.
 func TestStorm(t *testing.T) {
 	f := newFabric(t)
 	var pods []*pod
@@ -302,7 +298,7 @@ func TestCheckAllowsOthers(t *testing.T) {
 	everywhere, node := netip.MustParsePrefix("0.0.0.0/0"), netip.MustParseAddr(nodeAddr)
 	must(t, nl.Wiring{{NS: p.NS, Object: nl.Route{Dst: everywhere, Via: node, Dev: "eth1",
 		Protocol: nl.RouteProtocol}}}.Del())
-	// of another network, as Multus leads the default route
+	// of another network, to which Multus may lead the default route
 	f.add(f.other, nl.Veth{Name: "net9", Peer: "net1", PeerNS: p.NS})
 	f.add(p.NS, nl.Route{Dst: everywhere, Dev: "net1"})
 	f.add(f.node, nl.Sysctl{Key: "net/ipv4/conf/eth0/rp_filter", Value: "0"})
@@ -316,7 +312,7 @@ func TestGC(t *testing.T) {
 	valid := nltest.Dump(t, f.node)
 	pod2 := f.pod("pod2", "10.0.1.51")
 	must(t, f.ADD(pod2))
-	// The original left its rules behind, which have no protocol number.
+	// Rules that the original plugin has left, without a protocol number.
 	f.add(f.node, nl.Rule{Pref: 1024, IIF: "veth12345678", Table: 967})
 	const static = 4
 	others := []nl.Object{
@@ -344,7 +340,7 @@ func TestGC(t *testing.T) {
 // TestForeignTable has routes of another program in a table. The pod gets another table.
 func TestForeignTable(t *testing.T) {
 	f, p := preparedTable(t)
-	for i := range uint32(100) { // one of them is next
+	for i := range uint32(100) { // one of these is the next table
 		f.add(f.node, nl.Route{Dst: netip.MustParsePrefix("10.7.0.0/16"), Via: netip.MustParseAddr("10.0.9.1"),
 			Dev: "eth0", Table: 257 + i})
 	}
@@ -360,8 +356,8 @@ func TestForeignTable(t *testing.T) {
 	same(t, "DEL", before, nltest.Dump(t, f.node))
 }
 
-// TestForeignRoutes changes routes of others. A pod keeps its table when the routes disappear
-// that were in the way, and when others appear in its own table.
+// TestForeignRoutes: a pod keeps its table when routes of others in the tables before it disappear, and when such
+// routes appear in its own table.
 func TestForeignRoutes(t *testing.T) {
 	f, p := preparedTable(t)
 	routes := func(first uint32) (w nl.Wiring) {
@@ -397,7 +393,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestHostInterfaceMissing: the ADD says what hostInterface must be.
+// TestHostInterfaceMissing: the error of ADD says what hostInterface must be.
 func TestHostInterfaceMissing(t *testing.T) {
 	f, p := preparedTable(t)
 	p.request.Config.HostInterface = "ens5"
@@ -407,13 +403,13 @@ func TestHostInterfaceMissing(t *testing.T) {
 	}
 }
 
-// TestBelievingNode: on a node that forwards IPv6, and whose new links accept router advertisements nevertheless, a pod
-// is no router. The kernel asks the link itself whether it forwards, and not the node. Repair also closes a pair that
-// an earlier release has made.
+// TestBelievingNode: a node forwards IPv6, and its new links accept router advertisements nevertheless. Pods are no
+// routers for it. The kernel looks at the link's own forwarding, not at the node's. Repair also closes a pair of an
+// earlier release.
 func TestBelievingNode(t *testing.T) {
 	for _, c := range []struct{ ra, forwarding string }{{"1", "1"}, {"2", "1"}, {"1", "0"}} {
 		f := newFabric(t)
-		f.add(f.node, nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"}, // first: it resets the next
+		f.add(f.node, nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"}, // first: it resets the next one
 			nl.Sysctl{Key: "net/ipv6/conf/default/forwarding", Value: c.forwarding},
 			nl.Sysctl{Key: "net/ipv6/conf/default/accept_ra", Value: c.ra})
 		p := f.routed("pod1", pod1Addr, dual)
@@ -423,7 +419,7 @@ func TestBelievingNode(t *testing.T) {
 			t.Errorf("%+v: %s accepts router advertisements: %v", c, p.veth(), ignores.Check(f.node))
 		}
 		f.add(f.node, believes)
-		must(t, f.CHECK(p)) // the pod works
+		must(t, f.CHECK(p))
 		l := f.missing(p)
 		if _, err := f.restore(l); err != nil || l.Serious() || len(l.Node) != 1 {
 			t.Errorf("%+v: Missing finds %v; Restore: %v", c, l.Node, err)
@@ -432,7 +428,7 @@ func TestBelievingNode(t *testing.T) {
 	}
 }
 
-// TestUnchained calls the plugin as the first of a chain. It refuses.
+// TestUnchained: without a plugin before it in the chain, ADD refuses.
 func TestUnchained(t *testing.T) {
 	f, p := preparedTable(t)
 	prev := p.request.Prev
@@ -448,8 +444,8 @@ func TestUnchained(t *testing.T) {
 	must(t, f.DEL(p))
 }
 
-// TestNames has an impossible name. ADD refuses it before anything is made, and the error
-// says so. The DEL that follows succeeds with any configuration.
+// TestNames: ADD refuses an impossible name before it makes anything. The DEL that follows succeeds with any
+// configuration.
 func TestNames(t *testing.T) {
 	f, p := preparedTable(t)
 	before := nltest.Dump(t, f.node, p.NS)

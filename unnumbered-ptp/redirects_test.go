@@ -18,9 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// TestRefusals has a pod that calls a Service by IPv6 all the time. It also sends to a port
-// without a listener. The node must not redirect the pod to the Service, but must still
-// answer that the port is closed.
+// TestRefusals: a pod calls a Service by IPv6 all the time, and sends to a port of the node without a listener. The
+// node must not redirect the pod to the Service, but must answer that the port is closed.
 func TestRefusals(t *testing.T) {
 	byDefault := nl.Sysctl{Key: "net/ipv6/icmp/ratelimit", Value: "1000"} // the default of Linux 6.1
 	for _, loop := range loopsOfAll {
@@ -29,7 +28,7 @@ func TestRefusals(t *testing.T) {
 			pod, before := s.pods[0].NS, told(t, s.node)
 			stop, stopped := make(chan struct{}), make(chan int)
 			go func() { stopped <- talk(t, pod, stop) }()
-			for range 10 { // what has been saved up
+			for range 10 { // uses up the saved tokens
 				if _, err := call(pod, "tcp6", dialled("tcp6", "172.20.0.10:80")); err != nil {
 					t.Fatal(err)
 				}
@@ -37,7 +36,7 @@ func TestRefusals(t *testing.T) {
 			const times = 20
 			refused := 0
 			for range times {
-				// or more: the node needs 20 between two refusals, and had 1000 before
+				// at least: the node needs 20 ms between refusals, and had 1000 before
 				time.Sleep(60 * time.Millisecond)
 				if refuses(t, pod, dialled("udp6", nodeAddr+":9999")) {
 					refused++
@@ -54,8 +53,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// refuses sends a datagram to a closed port of the node, and reports whether the node refuses
-// it. The refusal comes before the answer to what was sent later, or never.
+// refuses sends a datagram to a closed port of the node, and reports whether the node refuses it. A refusal comes
+// before the answer to a later datagram.
 func refuses(t *testing.T, pod *nl.NS, to string) (refused bool) {
 	t.Helper()
 	must(t, pod.Do(func() error {
@@ -82,7 +81,7 @@ func refuses(t *testing.T, pod *nl.NS, to string) (refused bool) {
 	return refused
 }
 
-// talk calls a Service until it is stopped, and returns how often.
+// talk calls a Service until it is stopped, and returns the number of calls.
 func talk(t *testing.T, pod *nl.NS, stop <-chan struct{}) (times int) {
 	for ; ; times++ {
 		select {
@@ -119,8 +118,8 @@ func told(t *testing.T, n *nl.NS) (count int) {
 	return count
 }
 
-// TestTooBig gives the pod's link to the VPC a smaller MTU than the veth's: by IPv6 the node, which has no link-local
-// address there, tells the pod.
+// TestTooBig: the pod's link to the VPC has a smaller MTU than its veth. The node tells the pod by IPv6, though it has
+// no link-local address there.
 func TestTooBig(t *testing.T) {
 	for _, loop := range loopsOfAll {
 		f := newFabric(t)

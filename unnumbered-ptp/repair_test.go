@@ -49,7 +49,7 @@ func TestRepair(t *testing.T) {
 	link := func() { f.add(f.node, nl.Sysctl{Key: "net/ipv4/conf/eth0/forwarding", Value: "0"}) }
 	asleep := func() { f.nft("add", "table", "inet", "cni_ipvlan_vpc_k8s_net", "{ flags dormant; }") }
 	drops := func() { f.nft("add", "chain", "inet", "cni_ipvlan_vpc_k8s_net", "prerouting", "{ policy drop; }") }
-	table() // without the tables of the ipvlan plugin, which only the tool's repair restores
+	table() // removes the tables of the ipvlan plugin, which only the tool's repair restores
 	must(t, f.ADD(p))
 	before := state()
 	for name, repair := range map[string]func() error{
@@ -72,7 +72,7 @@ func TestRepair(t *testing.T) {
 	if w, err := repair(); len(w) > 0 || err != nil {
 		t.Errorf("of what is there it has put back %v; %v", w, err)
 	}
-	// Repair ignores a sysctl that CHECK does not need, and tables of others.
+	// Repair ignores a sysctl that CHECK does not need, and other programs' tables.
 	f.nft("add table inet filter; add chain inet filter input { type filter hook input priority 0; policy drop; }")
 	f.add(f.node, nl.Sysctl{Key: "net/ipv4/conf/eth0/rp_filter", Value: "0"})
 	others := state()
@@ -82,8 +82,7 @@ func TestRepair(t *testing.T) {
 	same(t, "an admin's", others, state())
 }
 
-// TestRepairPart has a part that cannot be restored. Repair restores the others, and reports
-// both.
+// TestRepairPart: one part cannot be restored. Repair restores the others, and reports both.
 func TestRepairPart(t *testing.T) {
 	nltest.Need(t, "owner")
 	f, p := preparedTable(t)
@@ -112,7 +111,7 @@ func TestRepairPart(t *testing.T) {
 	must(t, f.CHECK(p))
 }
 
-// TestRepairNothing has a node without pods of the network. Repair changes nothing.
+// TestRepairNothing: on a node without pods of the network, Repair changes nothing.
 func TestRepairNothing(t *testing.T) {
 	f := newFabric(t)
 	p := f.pod("pod1", pod1Addr)
@@ -134,8 +133,7 @@ func TestRepairNothing(t *testing.T) {
 	same(t, "the table", "", f.nft("list", "ruleset"))
 }
 
-// TestRepairAtOnce flushes while ADDs and repairs run. All succeed, and the node has
-// everything in the end.
+// TestRepairAtOnce flushes the rules while ADDs and repairs run. All succeed, and in the end nothing is missing.
 func TestRepairAtOnce(t *testing.T) {
 	f, p := preparedTable(t)
 	must(t, f.ADD(p))

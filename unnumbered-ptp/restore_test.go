@@ -32,7 +32,7 @@ func only6(res *types100.Result) {
 	res.IPs, res.Routes = res.IPs[1:], res.Routes[1:]
 }
 
-// missing is what a pod lacks.
+// missing returns what a pod lacks.
 func (f *fabric) missing(p *pod) (l ptp.Loss) {
 	f.t.Helper()
 	must(f.t, f.node.Do(func() (err error) { l, err = ptp.Missing(f.node, &p.request); return err }))
@@ -63,9 +63,8 @@ func (f *fabric) restore(l ptp.Loss) (w nl.Wiring, err error) {
 	return w, f.node.Do(func() error { w, err = ptp.Restore(f.node, l); return err })
 }
 
-// TestRestore takes from the node what belongs to a pod, as other programs and the kernel do. CHECK and Missing find
-// it. Restore puts all of it back, and then calls of a Service by each family succeed as before. Nothing is left to
-// restore.
+// TestRestore removes from the node what belongs to a pod, as other programs and the kernel do. CHECK and Missing find
+// it, and Restore puts it back. Then calls of a Service succeed in each family, and nothing is missing.
 func TestRestore(t *testing.T) {
 	for _, loop := range loopsOfAll {
 		for name, family := range map[string]func(*types100.Result){"IPv4": nil, "dual": dual, "IPv6 alone": only6} {
@@ -87,7 +86,7 @@ func testRestore(t *testing.T, loop string, family func(*types100.Result)) {
 	must(t, f.ADD(p))
 	must(t, f.ADD(other))
 	if loop != "none" {
-		p.request.Config.ServiceLoop = "" // it is what it is
+		p.request.Config.ServiceLoop = "" // any loop that the pod has is right
 	}
 	veth := ptp.VethName("net", p.request.Attachment)
 	served := func() {
@@ -101,7 +100,7 @@ func testRestore(t *testing.T, loop string, family func(*types100.Result)) {
 			must(t, err)
 		}
 	}
-	state := func() string { // the order of rules of one priority does not matter
+	state := func() string { // in any order of the rules of one priority
 		lines := strings.Split(nltest.Dump(t, f.node, p.NS), "\n")
 		slices.Sort(lines)
 		return strings.Join(lines, "\n")
@@ -154,8 +153,8 @@ func testRestore(t *testing.T, loop string, family func(*types100.Result)) {
 	}
 }
 
-// TestRestoreNot restores nothing of IPv6 while IPv6 is disabled, and nothing by the namespace of
-// another pod.
+// TestRestoreNot: Restore does nothing for IPv6 while IPv6 is disabled, and nothing through the namespace of another
+// pod.
 func TestRestoreNot(t *testing.T) {
 	f := newFabric(t)
 	p, q := f.pod("pod1", pod1Addr, dual), f.pod("pod2", pod2Addr, dual)
@@ -174,7 +173,7 @@ func TestRestoreNot(t *testing.T) {
 	}
 }
 
-// TestCheckPod changes the pod's own namespace. CHECK and Missing name each change, and nothing is restored there.
+// TestCheckPod changes the pod's own namespace. CHECK and Missing name each change. Restore does nothing there.
 func TestCheckPod(t *testing.T) {
 	for name, x := range map[string]struct{ lose, want string }{
 		"default route": {"ip route del default", "ip route add default via 10.0.9.10 dev eth1"},
@@ -202,8 +201,8 @@ func TestCheckPod(t *testing.T) {
 	}
 }
 
-// TestCheckPodChosen has a pod that has chosen the ports of its own connections. The runtime writes them after the ADD,
-// and replaces our list. CHECK is content as long as the pod cannot use the loop's ports by that.
+// TestCheckPodChosen: a pod chooses the ports of its own connections. The runtime writes these sysctls after the ADD,
+// and replaces our list. CHECK succeeds as long as the pod cannot use the loop's ports.
 func TestCheckPodChosen(t *testing.T) {
 	f, p := preparedTable(t)
 	must(t, f.ADD(p))

@@ -20,7 +20,7 @@ import (
 type setting struct {
 	route string   // defaultRoute
 	hosts []string // hostCidrs
-	peers []string // further destinations by the ENI, which the ipam plugin gives to the pods
+	peers []string // destinations by the ENI, from the ipam plugin
 }
 
 // set makes a routed pod with a setting.
@@ -31,8 +31,8 @@ func (f *fabric) set(name, addr string, s setting) *pod {
 	})
 }
 
-// seenBy calls the other host by both families, and the internet by IPv4. It wants to be seen as the given address, or
-// as the pod if the address is "".
+// seenBy calls the other host by both families, and the internet by IPv4, and compares the source that they see. If
+// that is "", it is the pod's address.
 func (f *fabric) seenBy(when, other, world string, pods ...*pod) {
 	f.t.Helper()
 	for _, p := range pods {
@@ -51,15 +51,15 @@ func (f *fabric) seenBy(when, other, world string, pods ...*pod) {
 // inVPC are hostCidrs in the VPC, of both families.
 var inVPC = []string{"10.0.2.0/24", "fd00:0:2::/64"}
 
-// TestRoutedChanges: the configuration changes while pods of two ENIs run. The ADD of a pod of one ENI makes the pods
-// of both ENIs reach each destination as the new configuration says. Nothing is then missing, so repair does not undo
-// the change, and the next ADD changes nothing.
+// TestRoutedChanges: the configuration changes while pods of two ENIs run. The ADD of another pod makes the pods of
+// both ENIs reach each destination by the new configuration. Then nothing is missing, so repair does not undo the
+// change, and the next ADD changes nothing.
 func TestRoutedChanges(t *testing.T) {
 	const service = "172.20.0.0/16"
 	itself, node, nested := "", nodeAddr, append([]string{otherAddr, sixth(otherAddr)}, inVPC...)
 	for name, x := range map[string]struct {
 		older, newer setting
-		other, world string // as whom the other host and the internet see a pod after the change
+		other, world string // sources that the other host and the internet see after the change
 	}{
 		"a host CIDR of the VPC comes": {setting{}, setting{hosts: inVPC}, node, node},
 		"a host CIDR of the VPC goes":  {setting{hosts: inVPC}, setting{}, itself, node},
@@ -101,8 +101,8 @@ func TestRoutedChanges(t *testing.T) {
 	}
 }
 
-// TestRoutedChangesKilled: the ADD that changes the routes of two ENIs is killed at any moment. The running pods reach
-// the destination then, in the old way or in the new one. After the next ADD they reach it in the new way.
+// TestRoutedChangesKilled: the ADD that changes the routes of two ENIs is killed at any moment. The running pods still
+// reach the destination, in the old or in the new way. After the next ADD, they reach it in the new way.
 func TestRoutedChangesKilled(t *testing.T) {
 	f := newFabric(t)
 	serve(t, f.other, ":8080")
@@ -130,8 +130,8 @@ func TestRoutedChangesKilled(t *testing.T) {
 	}
 }
 
-// TestRoutedNetworks: the pods of two networks share two ENIs, and only one network has a host CIDR. An ADD of the
-// other network leaves the route of the CIDR, as long as a pod of the first network uses it.
+// TestRoutedNetworks: pods of two networks share two ENIs, and only one network has a host CIDR. An ADD of the other
+// network keeps the route of the CIDR while a pod of the first network uses it.
 func TestRoutedNetworks(t *testing.T) {
 	f := newFabric(t)
 	serve(t, f.other, ":8080")
@@ -170,8 +170,8 @@ func TestRoutedNetworks(t *testing.T) {
 	f.seenBy("after it", "", nodeAddr, far)
 }
 
-// TestRoutedNetworksMeet: the first pod of another network comes to the ENI at any moment of the ADD that takes a route
-// from the ENI's table. If it needs the route, it has the route in the end.
+// TestRoutedNetworksMeet: an ADD takes a route from the table of an ENI. At any moment of that, the first pod of
+// another network comes to the ENI. If this pod needs the route, it has the route in the end.
 func TestRoutedNetworksMeet(t *testing.T) {
 	for point, points := 1, 1; point <= points; point++ {
 		t.Run(fmt.Sprint(point), func(t *testing.T) {
@@ -197,7 +197,7 @@ func TestRoutedNetworksMeet(t *testing.T) {
 	}
 }
 
-// requests counts the requests of netlink.
+// requests counts netlink requests.
 func requests(c trace.Call) string {
 	if c.Nr != unix.SYS_WRITE || !strings.HasPrefix(c.File(0), "socket:") {
 		return ""

@@ -18,8 +18,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// TestRoutedCheck takes single things of a routed pod from the node. CHECK names each, and Missing does if Restore can
-// restore it. Afterwards all is as before, and the pod reaches all that it reached.
+// TestRoutedCheck removes single parts of a routed pod from the node. CHECK names each, and Missing names those that
+// Restore can restore. Afterwards all is as before, and the pod reaches all destinations.
 func TestRoutedCheck(t *testing.T) {
 	f := newFabric(t)
 	p := f.routed("pod1", pod1Addr, dual)
@@ -101,7 +101,7 @@ func TestRoutedCheck(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if t.Failed() { // the next thing is another one
+			if t.Failed() { // the next part needs whole pods
 				must(t, f.ADD(p))
 				must(t, f.ADD(other))
 				before = state()
@@ -110,17 +110,17 @@ func TestRoutedCheck(t *testing.T) {
 	}
 }
 
-// sorted are the lines of the node's rules of nftables, in an order of their own: a restored table is the last.
+// sorted returns the lines of the node's nftables rules in sorted order, because a restored table is the last.
 func (f *fabric) sorted() string {
 	lines := strings.Split(f.nft("list", "ruleset"), "\n")
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
 }
 
-// decimal is a number as nft(8) and ip(8) print it.
+// decimal returns a number as nft(8) and ip(8) print it.
 func decimal(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
-// markOf is the chain that marks what the pods of an ENI send.
+// markOf returns the chain that marks packets of an ENI's pods.
 func (f *fabric) markOf(eni int) string {
 	f.t.Helper()
 	chain, err := nl.Table{Family: "inet", Name: "cni_ipvlan_vpc_k8s._enis"}.Branch(f.node, nl.RoutedGroup(eni))
@@ -128,7 +128,7 @@ func (f *fabric) markOf(eni int) string {
 	return chain
 }
 
-// TestRoutedCheckPod changes the namespace of a routed pod. CHECK and Missing name each change, and nothing is restored
+// TestRoutedCheckPod changes the namespace of a routed pod. CHECK and Missing name each change. Restore does nothing
 // there.
 func TestRoutedCheckPod(t *testing.T) {
 	for name, x := range map[string]struct{ lose, want string }{
@@ -155,8 +155,8 @@ func TestRoutedCheckPod(t *testing.T) {
 	}
 }
 
-// TestRoutedFlush takes from the node what serves routed pods, as firewalls and network managers do. The ADD of another
-// pod of the ENI puts it back for all. So do a collection and Restore together.
+// TestRoutedFlush removes from the node what serves routed pods, as firewalls and network managers do. The ADD of
+// another pod of the ENI restores it for all, and so do a collection and Restore together.
 func TestRoutedFlush(t *testing.T) {
 	f := newFabric(t)
 	serve(t, f.other, ":8080")
@@ -205,8 +205,8 @@ func TestRoutedFlush(t *testing.T) {
 	}
 }
 
-// TestRoutedGC: a collection deletes the pairs of invalid attachments, and what an ENI had whose link is gone. It
-// deletes nothing of other ENIs, and of others nothing.
+// TestRoutedGC: a collection deletes the pairs of invalid attachments, and what belongs to an ENI whose link is gone.
+// It deletes nothing of other ENIs or of other programs.
 func TestRoutedGC(t *testing.T) {
 	f := newFabric(t)
 	p, gone := f.routed("pod1", pod1Addr, dual), f.routed("pod2", pod2Addr, dual)
@@ -220,7 +220,7 @@ func TestRoutedGC(t *testing.T) {
 
 	before := nltest.Dump(t, f.node)
 	must(t, f.ADD(other))
-	nltest.Shell(t, f.node, "ip rule add pref 1018 fwmark 0x1fe0/0x1fe0 table 3221242473") // of others
+	nltest.Shell(t, f.node, "ip rule add pref 1018 fwmark 0x1fe0/0x1fe0 table 3221242473") // rules of other programs
 	nltest.Shell(t, f.node, "ip rule add pref 900 fwmark 0x1fe0/0x1fe0 table 3221242473 proto 72")
 	others := nltest.Dump(t, f.node)
 	must(t, f.GC(p, p.request.Attachment, other.request.Attachment))
@@ -228,7 +228,7 @@ func TestRoutedGC(t *testing.T) {
 	must(t, f.CHECK(other))
 	nltest.Shell(t, f.node, "ip rule del pref 1018 table 3221242473; ip rule del pref 900")
 
-	// the ENI of pod3, with what hostCidrs adds to its table
+	// The ENI of pod3. hostCidrs may have added a route to its table.
 	nltest.Shell(t, f.node, "index=$(ip -o link show eth2 | cut -d: -f1); "+
 		"ip route add throw 172.20.0.0/16 table $((3221225472 + index)) proto 72; ip link del eth2")
 	must(t, f.GC(p, p.request.Attachment))
@@ -241,7 +241,7 @@ func TestRoutedGC(t *testing.T) {
 	}
 }
 
-// withoutLink is a dump of the node before one of its links was gone.
+// withoutLink returns a dump without the lines of a link.
 func withoutLink(dump, link string) string {
 	lines := slices.DeleteFunc(strings.Split(dump, "\n"), func(line string) bool {
 		return slices.Contains(strings.Fields(line), link)
@@ -272,8 +272,8 @@ func TestRoutedShared(t *testing.T) {
 	}
 }
 
-// TestRemoveRouted: when the last routed pod has gone, the node is as it was before the first, though other pods are
-// there. Only the rule stays that others may use, too, and the one that drops what arrives for pods that have ended.
+// TestRemoveRouted: the last routed pod has gone, and other pods are there. Two rules stay: one that others may use,
+// too, and one that drops packets for pods that have ended. Everything else is as before the first routed pod.
 func TestRemoveRouted(t *testing.T) {
 	for name, more := range families {
 		t.Run(name, func(t *testing.T) {
@@ -321,7 +321,7 @@ func TestRoutedLoss(t *testing.T) {
 	}
 }
 
-// TestRoutedHostCIDRs: the configuration leads the CIDRs of the VPC to the node while pods of the ENI run, and back.
+// TestRoutedHostCIDRs: the configuration moves the CIDRs of the VPC to the node while pods of the ENI run, and back.
 // The next ADD replaces the routes that they share.
 func TestRoutedHostCIDRs(t *testing.T) {
 	f := newFabric(t)
@@ -357,9 +357,8 @@ func peers(cidrs ...string) func(*types100.Result) {
 	}
 }
 
-// TestRoutedChanged: the configuration leads a destination elsewhere while pods of the ENI run. The next ADD changes
-// the route that they share. CHECK accepts each pod then, and none misses a route. If the route is gone, each pod
-// misses it.
+// TestRoutedChanged: the configuration moves a destination while pods of the ENI run. The next ADD changes the route
+// that they share. CHECK then accepts each pod, and no pod misses a route. If the route is removed, each pod misses it.
 func TestRoutedChanged(t *testing.T) {
 	f := newFabric(t)
 	older, newer := f.routed("pod1", pod1Addr, peers("10.8.0.0/16")), f.routed("pod2", pod2Addr, peers("10.8.0.0/16"))

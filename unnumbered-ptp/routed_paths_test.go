@@ -18,12 +18,12 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// far is a host of the internet behind the same link as the other host of the VPC.
+// far is an address of the internet on the other host.
 const far = "198.51.100.9"
 
-// TestRoutedPathMTU sends packets as large as the links of their senders to hosts behind a smaller MTU: by the ENI, and
-// by the node, which translates what the router says about it. The pod learns the MTU, and a connection of its works.
-// The same is so of all that send to a pod whose pair has a smaller MTU.
+// TestRoutedPathMTU sends large packets to hosts behind a smaller MTU: by the ENI, and by the node, which translates
+// the router's errors. The pod learns the MTU, and its connection works. The same holds for packets to a pod whose pair
+// has a smaller MTU.
 func TestRoutedPathMTU(t *testing.T) {
 	const small, bytes = 1400, 300_000
 	f := newFabric(t)
@@ -37,7 +37,7 @@ func TestRoutedPathMTU(t *testing.T) {
 		listen(t, n, ":8090", drain)
 	}
 	serve(t, narrow.NS, ":8080")
-	for _, own := range []string{otherAddr, sixth(otherAddr), far} { // a datagram is answered with the same address
+	for _, own := range []string{otherAddr, sixth(otherAddr), far} { // the answer must come from the called address
 		serve(t, f.other, net.JoinHostPort(own, "8080"))
 	}
 	for _, x := range []struct {
@@ -57,7 +57,7 @@ func TestRoutedPathMTU(t *testing.T) {
 		{"to a pod of the node, IPv6", pods[2].NS, "6", narrow.addr, pod3Addr},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			if x.from != f.other { // its own large packets do not pass then
+			if x.from != f.other { // the host's own large packets do not pass then
 				f.add(f.router, nl.Up{Dev: "eni2", MTU: small})
 			}
 			udp, tcp := "udp"+x.family, "tcp"+x.family
@@ -73,8 +73,8 @@ func TestRoutedPathMTU(t *testing.T) {
 	}
 }
 
-// learned sends datagrams that no router may fragment, each as large as the kernel's MTU of the path, until one is
-// answered. It returns that MTU, and the sender's address in the answer.
+// learned sends datagrams that must not be fragmented, each as large as the path's MTU in the kernel, until one is
+// answered. It returns that MTU, and the source in the answer.
 func learned(n *nl.NS, network, to string) (mtu int, seen string, err error) {
 	level, option, discover, headers := unix.IPPROTO_IP, unix.IP_MTU, unix.IP_MTU_DISCOVER, 28
 	if network == "udp6" {
@@ -111,8 +111,8 @@ func learned(n *nl.NS, network, to string) (mtu int, seen string, err error) {
 	return mtu, "", errors.New("no answer")
 }
 
-// TestRoutedBeside: a pod with a link of the ENI calls Services as before when routed pods are on its node, too: the
-// backend sees the pod.
+// TestRoutedBeside: a pod with a link of the ENI calls Services on a node with routed pods. The backend still sees the
+// pod's address.
 func TestRoutedBeside(t *testing.T) {
 	s := newScene(t, [2]string{"redirect", "redirect"})
 	p := s.routed("routed", "10.0.1.57", dual)
@@ -130,9 +130,9 @@ func TestRoutedBeside(t *testing.T) {
 	}
 }
 
-// TestRoutedGone sends packets to a routed pod that has ended, by its own ENI and by the boot ENI, which may have pods,
-// too. The VPC delivers them as long as the ENI has the address. The node sends none of them back to the VPC: they have
-// the address of another host.
+// TestRoutedGone sends packets to a routed pod that has ended, by its own ENI and by the boot ENI. The VPC delivers
+// them as long as the ENI has the address. The node must send none of them back to the VPC, because their source is the
+// address of another host.
 func TestRoutedGone(t *testing.T) {
 	for eni, addrs := range map[string][2]string{"eth1": {pod1Addr, pod2Addr}, "eth0": {"10.0.9.50", "10.0.9.51"}} {
 		t.Run(eni, func(t *testing.T) {
@@ -170,8 +170,8 @@ func TestRoutedGone(t *testing.T) {
 	}
 }
 
-// TestRoutedArrivals: the check of sources finds the ENI of a packet by its mark, so also the strict one lets pass what
-// the VPC sends to routed pods of each ENI. It does not if another program empties the map of arrivals.
+// TestRoutedArrivals: the kernel's check of sources finds the ENI of a packet by its mark. So a strict check passes
+// packets of the VPC to routed pods of each ENI. After another program has emptied the map of arrivals, it does not.
 func TestRoutedArrivals(t *testing.T) {
 	f := newFabric(t)
 	pods := f.routedPods(dual)
@@ -201,8 +201,8 @@ func TestRoutedArrivals(t *testing.T) {
 	}
 }
 
-// TestRoutedUpgrade: a node has the rules of an earlier version, too, in their other order. Pods and the VPC reach each
-// other, and what is for a pod that has ended is dropped.
+// TestRoutedUpgrade: a node also has the rules of an earlier release, in another order. Pods and the VPC reach each
+// other, and packets for a pod that has ended are dropped.
 func TestRoutedUpgrade(t *testing.T) {
 	f := newFabric(t)
 	for _, ip := range []string{"ip", "ip -6"} {
@@ -237,12 +237,12 @@ func TestRoutedUpgrade(t *testing.T) {
 	}
 }
 
-// TestRoutedBoot: a node with a routed pod on the boot ENI serves the pod, and sends to hosts of the boot ENI's subnet
-// what it has translated: calls of NodePorts whose backend is there, and answers to a caller that is there.
+// TestRoutedBoot: a routed pod is on the boot ENI. The node serves the pod, and still sends its translated packets to
+// hosts of the boot ENI's subnet. These are calls of NodePorts with a backend there, and answers to a caller there.
 func TestRoutedBoot(t *testing.T) {
 	const neighbour, podAddr = "10.0.9.1", "10.0.9.50"
 	f := newFabric(t)
-	f.check("10.0.9.0/26", "eni0") // of the node, and of pods on the boot ENI
+	f.check("10.0.9.0/26", "eni0") // for the node, and for pods on the boot ENI
 	p := f.routed("pod1", podAddr, dual)
 	must(t, f.ADD(p))
 	must(t, f.CHECK(p))
@@ -281,7 +281,7 @@ func TestRoutedBoot(t *testing.T) {
 	must(t, f.CHECK(p))
 }
 
-// nodePorts are the rules of kube-proxy for NodePorts from 30080 on, each with one backend.
+// nodePorts returns kube-proxy's rules for NodePorts from 30080 on, each with one backend.
 func nodePorts(network string, backends ...string) nl.Table {
 	t := nl.Table{Family: "inet", Name: "node_ports_" + network, Chains: []nl.Chain{
 		{Name: "prerouting", Type: "nat", Hook: "prerouting", Priority: -100},
@@ -296,7 +296,8 @@ func nodePorts(network string, backends ...string) nl.Table {
 	return t
 }
 
-// counts returns a function that counts the datagrams to a port that the node has sent to pods, and back to the VPC.
+// counts returns a function that counts datagrams to a port: those that the node has sent to pods, and those back to
+// the VPC.
 func (f *fabric) counts(port uint16) func() map[string]uint64 {
 	f.t.Helper()
 	udp := nl.DPort("udp", port, port)
@@ -316,8 +317,7 @@ func (f *fabric) counts(port uint16) func() map[string]uint64 {
 	}
 }
 
-// TestRoutedMetadata asks the metadata service, by each default route, and with blockInstanceMetadata on, off and left
-// out.
+// TestRoutedMetadata calls the metadata service, for each default route and each value of blockInstanceMetadata.
 func TestRoutedMetadata(t *testing.T) {
 	yes, no := new(true), new(false)
 	for name, c := range map[string]struct {
@@ -349,8 +349,8 @@ func TestRoutedMetadata(t *testing.T) {
 	}
 }
 
-// inquires sends datagrams to addresses of the metadata service, by a socket as all have it, and by one that is bound
-// to the pod's link. Those that it must not reach refuse the former.
+// inquires sends datagrams to addresses of the metadata service, by an ordinary socket, and by one that is bound to the
+// pod's link. The ordinary socket must get an error for those in unreached.
 func (f *fabric) inquires(t *testing.T, h hearer, p *pod, reach, unreached []string) {
 	t.Helper()
 	for _, dev := range []string{"", "eth0"} {

@@ -14,9 +14,9 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// TestRoutedRenamed: udev gives the link of a new ENI its name after the ADD of the first routed pod. Restore puts back
-// what belonged to the old name, a collection deletes the rest, and CHECK passes. It also passes when the next new link
-// has the old name, and for a pod that has a link of the ENI.
+// TestRoutedRenamed: udev names the link of a new ENI after the ADD of the first routed pod. Restore puts back what
+// belonged to the old name, and a collection deletes the rest. Then CHECK passes. It also passes for a pod with a link
+// of the ENI, and when another new link gets the old name.
 func TestRoutedRenamed(t *testing.T) {
 	f := newFabric(t)
 	serve(t, f.other, ":8080")

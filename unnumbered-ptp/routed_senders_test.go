@@ -16,7 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// open switches off every check of IPv4 sources by the kernel on the node, as with IPv6.
+// open switches off the kernel's checks of IPv4 sources on the node, because IPv6 has none.
 func (f *fabric) open(pods ...*pod) {
 	f.t.Helper()
 	var links []string
@@ -26,9 +26,9 @@ func (f *fabric) open(pods ...*pod) {
 	f.add(f.node, unchecked(append(links, "eth0", "eth1", "eth2")...)...)
 }
 
-// TestRoutedSender sends packets with another pod's source from a routed pod: to pods of the node, to the VPC and to
-// the internet, and to NodePorts that lead there. None arrives, and the chain senders counts each connection. With the
-// pod's own source they arrive.
+// TestRoutedSender: a routed pod sends packets with another pod's source to pods of the node, to the VPC, to the
+// internet, and to NodePorts for these. None arrives, and the chain senders counts each connection. Packets with the
+// pod's own source arrive.
 func TestRoutedSender(t *testing.T) {
 	f := newFabric(t)
 	f.add(f.router, nl.Addr{Prefix: netip.MustParsePrefix(internet6 + "/128"), Dev: "lo", NoDAD: true})
@@ -69,14 +69,14 @@ func TestRoutedSender(t *testing.T) {
 			dropped += int(c.Packets)
 		}
 	}
-	const ofNode = 7 // the kernel itself drops what has the node's address
+	const ofNode = 7 // the kernel itself drops packets with the node's source
 	if dropped < forged-ofNode {
 		t.Errorf("of %d forged packets, the chain senders has counted %d", forged, dropped)
 	}
 }
 
-// TestRoutedMark: a routed pod marks what it sends with the number of another ENI, and with the mark of NodePorts. The
-// packets leave by its own ENI, with its own address.
+// TestRoutedMark: a routed pod marks its packets with the number of another ENI, and with the mark of NodePorts. They
+// still leave by its own ENI, with its own address.
 func TestRoutedMark(t *testing.T) {
 	f := newFabric(t)
 	pods := f.routedPods(dual)
@@ -112,8 +112,8 @@ func TestRoutedMark(t *testing.T) {
 	}
 }
 
-// TestRoutedNextHop: a routed pod takes the addresses of its next hops and of the ENI's link, and answers for others by
-// ARP. The node and its siblings do not believe it.
+// TestRoutedNextHop: a routed pod takes the addresses of its next hops and of the ENI's link, and answers ARP requests
+// for others. The node and other pods do not believe it.
 func TestRoutedNextHop(t *testing.T) {
 	f := newFabric(t)
 	pods := f.routedPods(dual)
@@ -139,9 +139,9 @@ func TestRoutedNextHop(t *testing.T) {
 	}
 }
 
-// TestRoutedMarked: what looks for the way back with a packet's mark finds pods and ENIs. These are the kernel's check
-// of sources if src_valid_mark is 1 for all links, as of wg-quick, and the rule of firewalld for IPv6, here for both
-// families.
+// TestRoutedMarked: some programs look up the way back with a packet's mark, and must find pods and ENIs. One is the
+// kernel's check of sources with src_valid_mark, which wg-quick sets. The other is firewalld's rule for IPv6, here for
+// both families.
 func TestRoutedMarked(t *testing.T) {
 	f := newFabric(t)
 	pods := f.routedPods(dual)

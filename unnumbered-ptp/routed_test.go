@@ -20,10 +20,10 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// router6 is the VPC router's address of IPv6, on every link.
+// router6 is the router's IPv6 address on every link.
 const router6 = "fe80:ec2::1"
 
-// routed makes a namespace without links for a routed pod. The VPC sends what is for the pod to the MAC address of its
+// routed makes a namespace without links for a routed pod. The VPC sends packets for the pod to the MAC address of its
 // ENI.
 func (f *fabric) routed(name, addr string, more ...func(*types100.Result)) *pod {
 	f.t.Helper()
@@ -49,7 +49,7 @@ func (f *fabric) routed(name, addr string, more ...func(*types100.Result)) *pod 
 	return p
 }
 
-// leads makes the router send what is for an address to an ENI of the node.
+// leads makes the router send packets for an address to an ENI of the node.
 func (f *fabric) leads(a netip.Addr, dev string) {
 	f.t.Helper()
 	eni, err := f.node.LinkByName(dev)
@@ -72,7 +72,7 @@ func routedAgain(t *testing.T, more ...func(*types100.Result)) (*fabric, *pod) {
 // veth is the node's end of a pod's pair.
 func (p *pod) veth() string { return ptp.VethName("net", p.request.Attachment) }
 
-// families are what a routed pod may have.
+// families are those of routed pods.
 var families = map[string][]func(*types100.Result){"IPv4": nil, "dual": {dual}, "IPv6 alone": {only6}}
 
 // TestRoutedLifecycle adds, checks and deletes a routed pod, each twice.
@@ -100,7 +100,7 @@ func TestRoutedLifecycle(t *testing.T) {
 	}
 }
 
-// TestRoutedDelWithout calls DEL of a routed pod without prevResult, without a namespace, and without both.
+// TestRoutedDelWithout calls DEL of a routed pod without prevResult, or without a namespace, or without both.
 func TestRoutedDelWithout(t *testing.T) {
 	f, p := routedAgain(t, dual)
 	p.request.Config.BlockInstanceMetadata = new(true)
@@ -125,7 +125,7 @@ func TestRoutedDelWithout(t *testing.T) {
 	}
 }
 
-// TestRoutedOrNothing lets ADDs of a routed pod fail. Nothing of the pod is left, and the error names the cause.
+// TestRoutedOrNothing: ADDs of a routed pod fail. Nothing of the pod is left, and the error names the cause.
 func TestRoutedOrNothing(t *testing.T) {
 	everywhere := netip.MustParsePrefix("0.0.0.0/0")
 	for name, x := range map[string]struct {
@@ -161,7 +161,7 @@ func TestRoutedOrNothing(t *testing.T) {
 	}
 }
 
-// TestRoutedTraffic sends packets from and to routed pods, and asks the receiver for the source.
+// TestRoutedTraffic sends packets from and to routed pods, and compares the source that the receiver sees.
 func TestRoutedTraffic(t *testing.T) {
 	for name, strict := range map[string][]nl.Object{"": nil, "strict rp_filter": {
 		nl.Sysctl{Key: "net/ipv4/conf/all/rp_filter", Value: "1"},
@@ -191,7 +191,7 @@ func TestRoutedTraffic(t *testing.T) {
 					{pods[0].NS, internet + ":443", nodeAddr},
 				} {
 					if c.to == internet+":443" && network[3] == '6' {
-						continue // the fabric has no addresses of IPv6 for the internet to answer to
+						continue // the internet cannot answer IPv6 addresses of the fabric
 					}
 					seen, err := call(c.from, network, dialled(network, c.to))
 					if want := seenAs(network, c.seen); err != nil || seen != want {
@@ -215,8 +215,8 @@ func (f *fabric) routedPods(more ...func(*types100.Result)) (pods []*pod) {
 	return pods
 }
 
-// TestRoutedSandbox: a routed pod has no qdisc, so a runtime that runs pods in virtual machines can add its own. A
-// block of the metadata service adds a qdisc: by default, only the block of IPv6.
+// TestRoutedSandbox: a routed pod has no qdisc, so that a runtime for virtual machines can add its own. Only a block of
+// the metadata service adds one. By default, this is the block for IPv6.
 func TestRoutedSandbox(t *testing.T) {
 	nltest.Need(t, "police")
 	byENI := func(res *types100.Result) {

@@ -30,17 +30,16 @@ func (f *fabric) configured(p *pod, change func(*ptp.Config)) *pod {
 
 const (
 	nodeLocalDNS = "169.254.20.10"
-	byNode       = "198.51.100.7" // in the internet, and reached by the node all the same
+	byNode       = "198.51.100.7" // in the internet, but reached by the node
 )
 
-// atNode are destinations that a pod reaches over the veth: Services of both families, and
-// others.
+// atNode gives a pod destinations by the veth: Services of both families, and others.
 func atNode(c *ptp.Config) {
 	c.HostCIDRs = []string{"172.20.0.0/16", "fd77::/64", nodeLocalDNS, byNode}
 }
 
-// TestRoutes tries both default routes. Traffic to hostCidrs goes through the node, and
-// Services reach their backends. The internet sees the node or the pod, as configured.
+// TestRoutes tries both default routes. Traffic to hostCidrs goes through the node, and Services work. The internet
+// sees the node or the pod, as configured.
 func TestRoutes(t *testing.T) {
 	for _, c := range []struct{ route, loop, internet string }{
 		{"host", "redirect", nodeAddr}, {"vpc", "redirect", pod1Addr}, {"vpc", "masquerade", pod1Addr},
@@ -106,9 +105,8 @@ func TestRoutesLifecycle(t *testing.T) {
 	same(t, "DEL without prevResult", before, nltest.Dump(t, f.node, p.NS))
 }
 
-// TestRoutesChanged repeats the ADD of a running pod with another default route. ADD refuses
-// and changes nothing. Runtimes never do that (CNI specification, section 2: no second ADD
-// without a DEL). A person who does it must not break a running pod.
+// TestRoutesChanged repeats the ADD of a running pod with another default route. ADD refuses and changes nothing.
+// Runtimes make no second ADD without a DEL (CNI specification, section 2), but people may.
 func TestRoutesChanged(t *testing.T) {
 	for was, is := range map[string]string{"host": "vpc", "vpc": "host"} {
 		t.Run(was+" to "+is, func(t *testing.T) {
@@ -128,7 +126,7 @@ func TestRoutesChanged(t *testing.T) {
 	}
 }
 
-// TestCheckLaterRoutes: a later plugin has added a route to the result, which CHECK gets (CNI specification 1.1.0,
+// TestCheckLaterRoutes: a later plugin has added a route to the result that CHECK gets (CNI specification 1.1.0,
 // section 2, "CHECK": plugins may change routes).
 func TestCheckLaterRoutes(t *testing.T) {
 	for name, dst := range map[string]string{"default route": "0.0.0.0/0", "of hostCidrs": "172.20.0.0/16"} {
@@ -148,8 +146,8 @@ func TestCheckLaterRoutes(t *testing.T) {
 	}
 }
 
-// TestRoutesOfPeer: the VPC is peered with one that has the CIDRs of the Services, so prevResult has the routes of
-// hostCidrs by the ENI. They still lead to the node.
+// TestRoutesOfPeer: a peered VPC has the CIDRs of the Services, so prevResult has these routes by the ENI. They still
+// lead to the node.
 func TestRoutesOfPeer(t *testing.T) {
 	for _, loop := range []string{"redirect", "masquerade"} {
 		t.Run(loop, func(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// unchecked switches off the check of IPv4 sources on a link, so that it is as with IPv6.
+// unchecked switches off the check of IPv4 sources on a link, because IPv6 has none.
 func unchecked(links ...string) (objects []nl.Object) {
 	for _, l := range append(links, "all") {
 		objects = append(objects, nl.Sysctl{Key: "net/ipv4/conf/" + l + "/rp_filter", Value: "0"})
@@ -26,10 +26,10 @@ func unchecked(links ...string) (objects []nl.Object) {
 	return objects
 }
 
-// TestClosedPort sends a datagram to a closed port of the loop. It must not reach other ports
-// of the pod, and the node must not track it.
+// TestClosedPort sends a datagram to a closed port of the loop. It must not reach other ports of the pod, and the node
+// must not track it.
 func TestClosedPort(t *testing.T) {
-	const own, closed = "33739", "50123" // the latter stands for the former
+	const own, closed = "33739", "50123" // the loop translates closed to own
 	s := newScene(t, redirects)
 	p := s.pods[0]
 	s.add(p.NS, unchecked("eth0", "eth1")...)
@@ -43,7 +43,7 @@ func TestClosedPort(t *testing.T) {
 		if n := nltest.Tracked(t, s.node); n != tracked {
 			t.Errorf("%s: the node tracks %d connections, and %d before", network, n, tracked)
 		}
-		// When this is answered, datagrams on the same way have arrived.
+		// After this answer, datagrams on the same way have arrived.
 		if _, err := call(p.NS, network, dialled(network, "172.20.0.10:80")); err != nil {
 			t.Error(err)
 		}
@@ -82,14 +82,14 @@ func TestForgedSender(t *testing.T) {
 			dropped += int(c.Packets)
 		}
 	}
-	if dropped < 12 { // three foreign sources of each family, to two ports; the kernel itself drops what has the node's
+	if dropped < 12 { // three foreign sources of each family, to two ports; the kernel itself drops the node's
 		t.Errorf("the chain senders has counted %d packets", dropped)
 	}
 }
 
-// TestNodeOfManyRules has a node with a routing table for packets from its own address, as
-// nodes with several ENIs have. Pods must reach it. With such a rule, rp_filter other than 0
-// drops IPv4 packets to the node, with or without our plugins.
+// TestNodeOfManyRules: the node has a routing table for packets from its own address, as nodes with several ENIs have.
+// Pods must reach it. With such a rule, any rp_filter but 0 drops IPv4 packets to the node, with or without our
+// plugins.
 func TestNodeOfManyRules(t *testing.T) {
 	s := newScene(t, redirects)
 	s.add(s.node, unchecked(s.pods[0].result.Interfaces[1].Name)...)
@@ -119,7 +119,7 @@ func TestNodeOfManyRules(t *testing.T) {
 		}
 	}
 	answers("eth0")
-	// The change that doctor proposes, also where sources are checked.
+	// The change that doctor proposes works even where sources are checked.
 	iproute(t, s.node, "rule add pref 511 iif lo lookup main suppress_prefixlength 31 \n"+
 		"-6 rule add pref 511 iif lo lookup main suppress_prefixlength 127")
 	s.add(s.node, nl.Sysctl{Key: "net/ipv4/conf/" + veth + "/rp_filter", Value: "1"})
@@ -136,13 +136,13 @@ func TestNodeOfManyRules(t *testing.T) {
 	}
 }
 
-// TestForgedAnswer sends packets with the source of another pod. The loop must not wait for
-// that pod's packets because of them. All pods share the maps of the loop.
+// TestForgedAnswer: a pod sends packets with the source of another pod. All pods share the maps of the loop, but the
+// loop must not translate that pod's packets because of them.
 func TestForgedAnswer(t *testing.T) {
 	s := newScene(t, redirects)
 	attacker, victim := s.pods[0], pod2Addr+":50000"
 	s.add(s.node, unchecked(attacker.result.Interfaces[1].Name)...)
-	// IPv6 needs a route by the link to which a socket is bound.
+	// For IPv6, the link of a bound socket must have a route.
 	s.add(attacker.NS, nl.Route{Dst: netip.MustParsePrefix(sixth(otherAddr) + "/128"),
 		Via: netip.MustParseAddr(sixth(nodeAddr)), Dev: "eth1"})
 	for _, network := range []string{"udp4", "udp6"} {
@@ -156,9 +156,8 @@ func TestForgedAnswer(t *testing.T) {
 	}
 }
 
-// TestByVeth binds a socket to the veth, as any program may. With a loop, the VPC sees the
-// pod's address, or nothing arrives. Without a loop, it sees the node's address, and the
-// security groups of the boot ENI apply.
+// TestByVeth binds a socket to the veth, as any program may. With a loop, the packets have the pod's address or do not
+// arrive. Without a loop, they have the node's address, and the security groups of the boot ENI apply.
 func TestByVeth(t *testing.T) {
 	for loop, as := range map[string]string{"redirect": pod1Addr, "masquerade": "", "none": nodeAddr} {
 		s := newScene(t, [2]string{loop, loop})

@@ -15,8 +15,8 @@ import (
 // loopsOfAll are service loops that all pods of a scene have.
 var loopsOfAll = []string{"redirect", "masquerade", "none"}
 
-// TestPathMTU sends more than fits through the router's link to another host. The errors must
-// reach the connection, also one to a Service.
+// TestPathMTU sends large packets to another host behind a smaller MTU. The router's errors must reach the connection,
+// even one to a Service.
 func TestPathMTU(t *testing.T) {
 	for _, loop := range loopsOfAll {
 		s := newScene(t, [2]string{loop, loop})
@@ -32,14 +32,13 @@ func TestPathMTU(t *testing.T) {
 	}
 }
 
-// TestPathMTUOfDatagrams sends datagrams in fragments that do not fit through the router's link to another host. By
-// IPv6, the router reports that: its error is about a fragment, and must reach the socket that sends, also of a call to
-// a Service.
+// TestPathMTUOfDatagrams sends fragments that are too large for the router's next link. With IPv6, the router's error
+// is about a fragment. It must reach the sending socket, even of a call to a Service.
 func TestPathMTUOfDatagrams(t *testing.T) {
 	for _, loop := range loopsOfAll {
 		s := newScene(t, [2]string{loop, loop})
 		s.add(s.router, nl.Up{Dev: "eni2", MTU: 1500})
-		s.add(s.other, nl.Up{Dev: "eth0", MTU: 1500}) // its answers arrive
+		s.add(s.other, nl.Up{Dev: "eth0", MTU: 1500}) // so that its answers arrive
 		for _, to := range []string{"172.20.0.10:80", otherAddr + ":8080"} {
 			for _, network := range []string{"udp4", "udp6"} {
 				if err := s.pods[0].NS.Do(func() error {
@@ -52,7 +51,7 @@ func TestPathMTUOfDatagrams(t *testing.T) {
 	}
 }
 
-// repeat sends a datagram of so many bytes by one socket again and again, until there is an answer.
+// repeat sends a datagram of this size by one socket until there is an answer.
 func repeat(network, to string, bytes int) error {
 	c, err := net.Dial(network, to)
 	if err != nil {
@@ -69,7 +68,7 @@ func repeat(network, to string, bytes int) error {
 	return err
 }
 
-// TestSmallENI gives the pod's link to the VPC a smaller MTU than the veth's.
+// TestSmallENI: the pod's link to the VPC has a smaller MTU than its veth.
 func TestSmallENI(t *testing.T) {
 	f := newFabric(t)
 	f.add(f.node, kubeProxy("tcp4"), kubeProxy("tcp6"))
@@ -83,8 +82,8 @@ func TestSmallENI(t *testing.T) {
 	}
 }
 
-// TestENIBecomesSmall gives the pod's link to the VPC a smaller MTU after the ADD, as when the MTU of the ENI changes.
-// The routes of the service loop do not have the new MTU, so large packets to Services are lost. Restore repairs that.
+// TestENIBecomesSmall: the MTU of the ENI becomes smaller after the ADD. The routes of the service loop keep the old
+// MTU, so large packets to Services are lost. Restore repairs that.
 func TestENIBecomesSmall(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	f := newFabric(t)

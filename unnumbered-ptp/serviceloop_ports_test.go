@@ -20,10 +20,9 @@ import (
 
 var redirects = [2]string{"redirect", "redirect"}
 
-// TestManyConnections makes more connections to one backend, one after the other, than the
-// pod has ports. The server closes each connection, so the pod can use the port again at
-// once. The server remembers the connection for a minute, and the node for two minutes. No
-// connection may be refused, and none repeated a second later.
+// TestManyConnections makes more connections to one backend, one after the other, than the pod has ports. The server
+// closes each connection, so the pod can use the port again at once. The server remembers the connection for a minute,
+// and the node for two. No connection may be refused, or need a repeated SYN.
 func TestManyConnections(t *testing.T) {
 	s := newScene(t, redirects)
 	p := s.pods[0].NS
@@ -69,8 +68,8 @@ func counter(t *testing.T, snmp, group, name string) int {
 	return 0
 }
 
-// TestEveryPort calls a Service from each port of the pod's range. The node remembers all
-// connections before. So each connection needs its own port of the loop.
+// TestEveryPort calls a Service from each port of the pod's range. The node still remembers all earlier connections, so
+// each connection needs its own port of the loop.
 func TestEveryPort(t *testing.T) {
 	s := newScene(t, redirects, nl.Sysctl{Key: "net/netfilter/nf_conntrack_udp_timeout", Value: "600"})
 	ask := func(port int) error {
@@ -125,8 +124,7 @@ func TestTwoServices(t *testing.T) {
 	}
 }
 
-// TestOwnPorts sets a port range that includes ports of the loop. The pod must use none of
-// them.
+// TestOwnPorts: the port range includes ports of the loop. The pod must use none of them.
 func TestOwnPorts(t *testing.T) {
 	s := newScene(t, redirects)
 	p := s.pods[0]
@@ -153,8 +151,8 @@ func TestOwnPorts(t *testing.T) {
 	}
 }
 
-// TestChosenPorts has pods whose ports a runtime has chosen before the ADD, as CRI-O does for a pod with such sysctls.
-// They keep them, except for those of the loop.
+// TestChosenPorts: a runtime has chosen the ports of a pod before the ADD, as CRI-O does. The pod keeps them, except
+// for those of the loop.
 func TestChosenPorts(t *testing.T) {
 	const portRange, reserved = "net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports"
 	for chosen, want := range map[[2]string][2]string{
@@ -188,8 +186,8 @@ func TestChosenPorts(t *testing.T) {
 	}
 }
 
-// TestSharedPort gives packets of the loop the port on which the pod serves, by TCP and UDP,
-// to each backend. Meanwhile it calls that server.
+// TestSharedPort has the loop use the port on which the pod serves, by TCP and UDP, for each backend. Meanwhile the
+// pod's server is called.
 func TestSharedPort(t *testing.T) {
 	s := newScene(t, redirects)
 	var rules []nl.NFRule
@@ -225,8 +223,8 @@ func TestSharedPort(t *testing.T) {
 	}
 }
 
-// TestNoSocket connects to servers on ports of the loop that have no socket for a connection
-// yet. Either it comes with a SYN cookie, or the pod translates it.
+// TestNoSocket calls servers on ports of the loop where no socket has the connection yet: the SYN is answered with a
+// cookie, or the pod translates the connection.
 func TestNoSocket(t *testing.T) {
 	s := newScene(t, redirects)
 	p := s.pods[1]

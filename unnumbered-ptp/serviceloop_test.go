@@ -11,7 +11,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// The pods of the tests: two on one ENI, one on another.
+// Addresses of the tests' pods: two on one ENI, one on another.
 const pod1Addr, pod2Addr, pod3Addr = "10.0.1.50", "10.0.1.51", "10.0.3.50"
 
 // services are the ClusterIPs and their backends.
@@ -22,7 +22,7 @@ var services = map[string]string{
 	"172.20.0.13": nodeAddr + ":8080",
 	"172.20.0.14": pod3Addr + ":8080",
 	"172.20.0.15": pod2Addr + ":50000",
-	"172.20.0.16": otherAddr + ":8081", // drain
+	"172.20.0.16": otherAddr + ":8081", // counts bytes: see drain
 	"172.20.0.17": pod2Addr + ":50001",
 	"172.20.0.18": otherAddr + ":8080",
 }
@@ -30,7 +30,7 @@ var services = map[string]string{
 // clusterIP6 is a ClusterIP in IPv6.
 func clusterIP6(addr string) string { return "fd77::" + addr[len("172.20.0."):] }
 
-// dialled returns the address to dial in a family, for an IPv4 address.
+// dialled returns the address to dial in a family for the IPv4 address.
 func dialled(network, addrport string) string {
 	if network[3] == '4' {
 		return addrport
@@ -92,7 +92,7 @@ type scene struct {
 	pods [3]*pod
 }
 
-// newScene makes pods with these service loops: pod1's, and the others'.
+// newScene makes pods with these service loops: the first for pod1, the second for the others.
 func newScene(t testing.TB, loops [2]string, sysctls ...nl.Sysctl) scene {
 	return newSceneKeeping(t, false, loops, sysctls...)
 }
@@ -127,7 +127,7 @@ func newSceneKeeping(t testing.TB, keepCaller bool, loops [2]string, sysctls ...
 	return s
 }
 
-// TestTraffic sends packets on every way, and asks the receiver for the source.
+// TestTraffic sends packets on every way, and compares the source that the receiver sees.
 func TestTraffic(t *testing.T) {
 	strict := []nl.Sysctl{{Key: "net/ipv4/conf/all/rp_filter", Value: "1"},
 		{Key: "net/ipv4/conf/default/rp_filter", Value: "1"}}
@@ -153,8 +153,7 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// asCaller is the source that a backend of a Service sees, on another host or in one of these
-// pods.
+// asCaller returns the source that a backend of a Service sees, on another host or in one of these pods.
 func (p *pod) asCaller(backends ...*pod) string {
 	for _, b := range append(backends, p) {
 		if b.request.Config.ServiceLoop == "none" {
@@ -196,7 +195,7 @@ func traffic(t *testing.T, s scene) {
 	} {
 		for _, network := range []string{"tcp4", "udp4", "tcp6", "udp6"} {
 			if c.to[:3] == "198" && network[3] == '6' {
-				continue // the fabric has no addresses of IPv6 for the internet to answer to
+				continue // the internet cannot answer IPv6 addresses of the fabric
 			}
 			seen, err := call(c.from, network, dialled(network, c.to))
 			if want := seenAs(network, c.seen); err != nil || seen != want {

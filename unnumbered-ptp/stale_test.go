@@ -13,7 +13,7 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// TestStaleRoute gives a pod the address of another pod that was never deleted.
+// TestStaleRoute: a pod has the address of another pod that was never deleted.
 func TestStaleRoute(t *testing.T) {
 	f, p := preparedTable(t)
 	must(t, f.ADD(p))
@@ -32,8 +32,8 @@ func TestStaleRoute(t *testing.T) {
 	must(t, f.CHECK(&heir))
 }
 
-// TestStaleLoopless gives a pod with a loop the address of a pod without a loop, which was
-// never deleted. All packets to the address must reach the later pod.
+// TestStaleLoopless: a pod without a loop was never deleted, and a later pod has its address. All packets to the
+// address must reach the later pod.
 func TestStaleLoopless(t *testing.T) {
 	for _, loop := range []string{"redirect", "none"} {
 		f := newFabric(t)
@@ -41,7 +41,7 @@ func TestStaleLoopless(t *testing.T) {
 		serve(t, f.other, ":8080")
 		p := f.configured(f.pod("pod1", pod1Addr, dual), func(c *ptp.Config) { atNode(c); c.ServiceLoop = "none" })
 		must(t, f.ADD(p))
-		// two slaves of an ENI never have one address
+		// two slaves of an ENI cannot have one address
 		must(t, p.NS.Do(func() error { return exec.Command("ip", "link", "del", "eth0").Run() }))
 		heir := f.configured(f.pod("heir", pod1Addr, dual), func(c *ptp.Config) { atNode(c); c.ServiceLoop = loop })
 		must(t, f.ADD(heir))

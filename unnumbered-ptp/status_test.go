@@ -23,8 +23,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// TestStatusLacks removes each thing that every ADD needs. STATUS must report that no pod can
-// start, and why. A kernel that has the thing is made to answer as if it had not.
+// TestStatusLacks: the kernel lacks something that every ADD needs. STATUS must report that no pod can start, and why.
+// The test changes the kernel's answers.
 func TestStatusLacks(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("this test cannot make a system call fail here")
@@ -57,8 +57,7 @@ func TestStatusLacks(t *testing.T) {
 const noModule = "this kernel lacks a part of nftables, one of the modules nft_chain_nat, nft_nat, nft_masq, nft_ct, " +
 	"nft_fib_inet, nft_counter (until Linux 5.16): no such file or directory"
 
-// TestStatusOfBusyKernel has a kernel that is short of memory, for example. STATUS must not
-// report that something is missing.
+// TestStatusOfBusyKernel: the kernel is short of memory, for example. STATUS must not report that something is missing.
 func TestStatusOfBusyKernel(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("this test cannot make a system call fail here")
@@ -71,8 +70,7 @@ func TestStatusOfBusyKernel(t *testing.T) {
 	}
 }
 
-// TestStatusKnows has the table that an ADD of this release has made. STATUS then tries
-// nothing.
+// TestStatusKnows: an ADD of this release has made the table. STATUS then tries nothing.
 func TestStatusKnows(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("this test cannot make a system call fail here")
@@ -106,7 +104,7 @@ func TestStatusKnows(t *testing.T) {
 	}
 }
 
-// TestStatusKnowsRouted has the table of routed pods. It is not that of nodes that do not masquerade.
+// TestStatusKnowsRouted: the table is that of routed pods. It differs from that of nodes that do not masquerade.
 func TestStatusKnowsRouted(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("this test cannot make a system call fail here")
@@ -120,7 +118,7 @@ func TestStatusKnowsRouted(t *testing.T) {
 	}
 }
 
-// TestAddLacks has an ADD on such a node. It reports the same, and leaves nothing.
+// TestAddLacks: on such a node, ADD reports the same, and leaves nothing.
 func TestAddLacks(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("this test cannot make a system call fail here")
@@ -139,14 +137,14 @@ func TestAddLacks(t *testing.T) {
 	same(t, "ADD", before, nltest.Dump(t, f.node, p.NS))
 }
 
-// A failure is what a plugin prints when it fails.
+// A failure is the error that a plugin prints.
 type failure struct {
 	Code         uint
 	Msg, Details string
 }
 
-// asks runs STATUS, or the command in the environment, as a process, with additional keys.
-// The n-th system call of a kind fails and has no effect.
+// asks runs STATUS as a process, or the command in env, with further keys. The n-th system call of a kind fails and has
+// no effect.
 func (f *fabric) asks(
 	keys map[string]any, kind func(trace.Call) bool, nth int, errno syscall.Errno, env ...string,
 ) *failure {
@@ -164,7 +162,7 @@ func (f *fabric) asks(
 	must(f.t, err)
 	var stdout bytes.Buffer
 	cmd := exec.Command(os.Args[0])
-	// the first of a name counts
+	// the first value of a name counts
 	cmd.Env = append(append(os.Environ(), env...), "CNI_COMMAND=STATUS", "CNI_PATH=/opt/cni/bin")
 	cmd.Stdin, cmd.Stdout = bytes.NewReader(stdin), &stdout
 	var status syscall.WaitStatus
@@ -179,7 +177,7 @@ func (f *fabric) asks(
 	return &e
 }
 
-// checkNetfilter matches the messages that list the tables or make one.
+// checkNetfilter matches messages that list the tables or begin a batch.
 func checkNetfilter(c trace.Call) bool {
 	if c.Nr != unix.SYS_WRITE || !strings.HasPrefix(c.File(0), "socket:") {
 		return false
@@ -190,7 +188,7 @@ func checkNetfilter(c trace.Call) bool {
 	}
 	typ, flags := binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint16(b[6:])
 	lists := typ == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETTABLE && flags&unix.NLM_F_DUMP == unix.NLM_F_DUMP
-	// RTM_NEWLINK has this number, too
+	// the length tells a batch from RTM_NEWLINK, which has this number, too
 	begins := typ == unix.NFNL_MSG_BATCH_BEGIN && binary.NativeEndian.Uint32(b) == unix.SizeofNlMsghdr+4
 	return lists || begins
 }

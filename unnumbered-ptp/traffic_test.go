@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// serve answers each caller with the caller's address as it sees it, by TCP and UDP. The
-// answer to a datagram is as long as the datagram.
+// serve answers each caller with the source address that it sees, by TCP and UDP. The answer to a datagram is as long
+// as the datagram.
 func serve(t testing.TB, n *nl.NS, addr string) {
 	t.Helper()
 	listen(t, n, addr, func(c net.Conn) { fmt.Fprint(c, c.RemoteAddr().(*net.TCPAddr).IP) })
@@ -37,7 +37,7 @@ func serve(t testing.TB, n *nl.NS, addr string) {
 	}()
 }
 
-// listen calls serve with each connection, and then closes the connection.
+// listen calls serve with each connection, and closes it.
 func listen(t testing.TB, n *nl.NS, addr string, serve func(net.Conn)) {
 	t.Helper()
 	var l net.Listener
@@ -56,7 +56,7 @@ func listen(t testing.TB, n *nl.NS, addr string, serve func(net.Conn)) {
 	}()
 }
 
-// drain counts what it gets.
+// drain answers with the number of bytes.
 func drain(c net.Conn) {
 	n, _ := io.Copy(io.Discard, c)
 	fmt.Fprint(c, n)
@@ -65,13 +65,13 @@ func drain(c net.Conn) {
 // call connects and returns the server's answer.
 func call(n *nl.NS, network, to string) (string, error) { return send(n, network, to, 1) }
 
-// send sends so many bytes and returns the server's answer.
+// send sends bytes, and returns the server's answer.
 func send(n *nl.NS, network, to string, bytes int) (answer string, err error) {
 	err = n.Do(func() (err error) { answer, err = exchange(network, to, bytes); return err })
 	return answer, err
 }
 
-// exchange does what send does, from the namespace of the thread.
+// exchange is send in the namespace of the thread.
 func exchange(network, to string, bytes int) (string, error) {
 	c, err := net.DialTimeout(network, to, time.Minute)
 	if err != nil {

@@ -66,7 +66,7 @@ func cidr(s string) net.IPNet {
 	return net.IPNet{IP: ip, Mask: n.Mask}
 }
 
-// TestWiring prints all that an ADD does: first what serves all pods, then what serves this one.
+// TestWiring prints all that an ADD does: first for all pods, then for this one.
 func TestWiring(t *testing.T) {
 	const keys = `"hostInterface": "ens5", "containerInterface": "eth1"`
 	vpc := []string{"10.0.0.0/16", "100.64.0.0/16", "10.0.0.0/16"}
@@ -163,7 +163,7 @@ func route(res *types100.Result) {
 	res.IPs = append(res.IPs, &types100.IPConfig{Interface: new(0), Address: cidr("10.0.1.10/24")})
 }
 
-// TestRoutedResult: the final result of a routed pod has its addresses alone, and CHECK and DEL know the ENI by it.
+// TestRoutedResult: the final result of a routed pod has only its addresses. CHECK and DEL find the ENI in it.
 func TestRoutedResult(t *testing.T) {
 	r := asked(t, `{"hostInterface": "ens5", "containerInterface": "eth1"}`,
 		[]string{"10.0.1.20/32", "2600:1f18:0:1::20/128"}, []string{"10.0.0.0/16"})
@@ -202,8 +202,7 @@ func TestResult(t *testing.T) {
 	}
 }
 
-// TestTable checks that each index has its own table number. None is a number that every host
-// has.
+// TestTable: each index has its own table number, and none is a number that every host has.
 func TestTable(t *testing.T) {
 	for _, start := range []uint32{1, 100, 252, 253, 254, 255, 256, maxTable} {
 		seen := map[uint32]int{}
@@ -261,7 +260,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestValidate checks that all mistakes are reported at once, each with its key.
+// TestValidate: all mistakes are reported at once, each with its key.
 func TestValidate(t *testing.T) {
 	for config, want := range map[string]string{
 		`{}`: "hostInterface must be specified: want the name of the boot ENI's link, for example eth0 or ens5\n" +
