@@ -15,7 +15,7 @@ type meaning struct {
 	// the error's message contains this text, in upper or lower case. EC2 uses some codes, such as
 	// InvalidParameterValue, for many errors
 	text       string
-	sentinel   error         // the sentinel; nil: none
+	sentinel   error         // nil: none
 	scopes     scopes        // which other calls EC2 would refuse, too
 	remembered time.Duration // maximum time for which a node remembers the refusal; 0: not at all
 	hint       string        // for the operator; {action} stands for the action

@@ -175,7 +175,7 @@ func (e *Entries[V]) writeChanged(c *codec.Codec, one *entry, x *indexer, kind f
 func (e *entries) textRuns() (runs [][]entry) {
 	for rest := e.entryList; len(rest) > 0; {
 		end, n := rest[0].to, 1
-		for ; n < len(rest) && rest[n].from == end+1 && rest[n].to > 0; n++ { // 1: the comma
+		for ; n < len(rest) && rest[n].from == end+1 && rest[n].to > 0; n++ { // the comma has one byte
 			end = rest[n].to
 		}
 		runs = append(runs, rest[:n])

@@ -27,7 +27,7 @@ const MostBytes = 2_000_000
 
 // A Manifest says what is in a bundle, and what is not.
 type Manifest struct {
-	Format  int       `json:"format"` // 1
+	Format  int       `json:"format"` // always 1
 	Made    time.Time `json:"made"`
 	Tool    string    `json:"tool"` // the release that has made the bundle
 	Sources []Source  `json:"sources"`

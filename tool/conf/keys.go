@@ -28,7 +28,7 @@ type listKeys struct {
 	DisableGC    any `json:"disableGC"`
 	OnlyInlined  any `json:"loadOnlyInlinedPlugins"`
 	Plugins      any `json:"plugins"`
-	Installed    any `json:"cni-ipvlan-vpc-k8s/installed"` // [Installed]
+	Installed    any `json:"cni-ipvlan-vpc-k8s/installed"` // see [Installed]
 }
 
 // memberKeys are the keys that every plugin's configuration may have. The runtime sets runtimeConfig and prevResult,

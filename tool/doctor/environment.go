@@ -121,7 +121,7 @@ func unitVariables(shown string, read func(string) ([]byte, error)) (all []strin
 	for _, file := range files {
 		text, err := read(file)
 		if err != nil {
-			continue // a unit that needs the file does not start, and checkTimers reports that
+			continue // a unit that needs the file does not start, and checkTimers reports the unit
 		}
 		all = append(all, fileVariables(string(text))...)
 	}

@@ -38,7 +38,7 @@ func (p *Node) stillLeft(found []Finding) ([]Finding, error) {
 	}
 	s, err := p.pool.Registry.View()
 	if err != nil {
-		s = &registry.State{} // checkState reports that
+		s = &registry.State{} // checkState reports err
 	}
 	again, err := p.leftBehind(s)
 	return slices.DeleteFunc(found, func(f Finding) bool {

@@ -158,7 +158,7 @@ func (p *Node) checkFamilies() ([]Finding, error) {
 		}
 		own, err := p.kernel.Addrs(n.Pair.HostInterface)
 		if err != nil || len(own) == 0 {
-			continue // the plugin's STATUS reports that
+			continue // the plugin's STATUS reports a link that is missing or has no address
 		}
 		for _, f := range n.IPAM.Policies()[0].Families {
 			if !slices.ContainsFunc(own, func(a nl.Addr) bool {

@@ -150,7 +150,7 @@ func lossConsequence(l repair.Loss) string {
 				services = true
 			}
 			source = source || o.Src.IsValid()
-			cut = cut || main[o.Dst] > 1 || o.Table == 0 && o.Dst.Addr().Is6() // IPv6 has no spare route
+			cut = cut || main[o.Dst] > 1 || o.Table == 0 && o.Dst.Addr().Is6() // routes of IPv6 have no spare route
 		case nl.Rule:
 			services = true
 		case nl.Sysctl:

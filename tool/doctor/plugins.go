@@ -89,7 +89,7 @@ const answerTimeout = 10 * time.Second
 func (p *Node) askStatus(ctx context.Context, l conf.List, m conf.Member) []Finding {
 	conf := map[string]any{}
 	if json.Unmarshal(m.Raw, &conf) != nil {
-		return nil // checkConfig has reported that
+		return nil // checkConfig has reported the mistake
 	}
 	conf["cniVersion"], conf["name"] = "1.1.0", l.Name // this version of CNI has introduced STATUS
 	stdin, err := json.Marshal(conf)

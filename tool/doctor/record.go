@@ -194,7 +194,7 @@ type Answers struct {
 	Subnets  []aws.Subnet `json:"subnets"`
 	VPC      string       `json:"vpc"`
 	Zone     string       `json:"zone"`
-	Asked    []string     `json:"asked"`  // the questions
+	Asked    []string     `json:"asked"`  // what the checks have asked
 	Failed   Failures     `json:"failed"` // by question
 
 	mu sync.Mutex // needed because a check that missed its deadline goes on, and may still store answers

@@ -49,7 +49,7 @@ func (p *Node) checkSlaves() (found []Finding, failed error) {
 func checkSlave(l registry.Lease, config ipvlan.Config) (found []Finding, err error) {
 	pod, err := nl.Open(l.NetNS, l.NetNS)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // a collection ends the lease
+		return nil, nil // the pod has ended, and a collection will end the lease
 	}
 	if err != nil {
 		return nil, err

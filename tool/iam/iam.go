@@ -236,8 +236,8 @@ func (n Needs) arns(kind string, ids ...string) []string {
 	return arns
 }
 
-// ownInstanceCondition returns the condition that the instance that makes a call (ec2:SourceInstanceARN, from its
-// credentials) is the one that the call names (ec2:InstanceID). So no instance can detach an ENI from another.
+// ownInstanceCondition returns a condition: the instance that the call names (ec2:InstanceID) is the instance that
+// makes the call (ec2:SourceInstanceARN, from the call's credentials). So no instance can detach an ENI from another.
 // DeleteNetworkInterface has no such key and does not need it, because EC2 does not delete an attached ENI.
 //
 // AWS's own AWSEC2VssSnapshotPolicy has this condition (AWS managed policy reference). For the keys, see the IAM user

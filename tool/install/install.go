@@ -6,8 +6,8 @@
 //
 // An installation has this order: programs, units, conflist. With the conflist, the runtime reports the node as ready.
 // A removal has the reverse order. Each new file replaces the old one by a rename, so the runtime never starts half a
-// program. A step whose result is there already does nothing, so the next run after a killed one does the rest. Of two
-// runs at the same time, one waits for the other.
+// program. A step does nothing if its result is there already. So the next run finishes the work of a killed run. If
+// two runs begin at the same time, one waits for the other.
 //
 // All paths are paths of the node: after the process has opened the files of the image, it enters the node's root
 // directory (chroot(2)), so that symbolic links lead to the node's files.

@@ -30,7 +30,7 @@ import (
 // A foundConflist has the keys of a conflist that this package reads.
 type foundConflist struct {
 	Plugins   []conf.Member `json:"plugins"`
-	Installed []string      `json:"cni-ipvlan-vpc-k8s/installed"` // conf.Installed
+	Installed []string      `json:"cni-ipvlan-vpc-k8s/installed"` // see conf.Installed
 }
 
 // addedPlugins returns the plugins that other programs have added to a conflist of ours, whose text is the argument.

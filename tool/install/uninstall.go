@@ -88,7 +88,7 @@ func (i *Installation) enabledLinks(units []nodeFile) (links []nodeFile) {
 	for _, unit := range enableable(units) {
 		found, err := filepath.Glob(path.Join(unitDir, "*.wants", unit))
 		if err != nil {
-			panic(err) // the pattern is ours
+			panic(err) // the pattern is always valid
 		}
 		for _, f := range found {
 			links = append(links, nodeFile{path: f})

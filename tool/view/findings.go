@@ -19,9 +19,9 @@ import (
 
 // A Finding is a difference between two of the four sources: registry, kernel, metadata and EC2.
 type Finding struct {
-	About    string `json:"about"`    // an address or an ENI
-	Means    string `json:"means"`    // what the difference means
-	Do       string `json:"do"`       // what to do about the difference
+	About    string `json:"about"` // an address or an ENI
+	Means    string `json:"means"`
+	Do       string `json:"do"`
 	Harmless bool   `json:"harmless"` // the difference ends by itself
 }
 
