@@ -105,8 +105,9 @@ func (c *cloud) retryUntilShown(ctx context.Context, call func() error) error {
 // credentials. But programs on the instances, and principals of this account with the permission
 // ec2:DescribeInstanceAttribute, can read the private host key in the user data.
 //
-// At the end of its boot, the instance runs a command of the user data that schedules its shutdown, with which EC2
-// terminates it (see launch). It cannot do so earlier, because shutdown(8) needs systemd-logind.
+// The user data also contains a command that schedules a shutdown of the instance. After the shutdown, EC2 terminates
+// the instance (see launch). The instance runs the command at the end of its boot, because shutdown(8) needs
+// systemd-logind.
 func (m *madeObjects) makeKeys() (userData string, err error) {
 	_, mine, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {

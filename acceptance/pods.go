@@ -18,8 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// mostPods is the maximum number of pods on the first node. If no second ENI has addresses of pods then, the test
-// fails.
+// mostPods is the maximum number of pods on the first node. The test needs addresses of pods on two ENIs, and fails if
+// this many pods are not enough.
 const mostPods = 40
 
 // A podTest is the part of the test with pods.
@@ -159,8 +159,8 @@ type path struct {
 	from, to end
 }
 
-// tryPaths tries each path with ping, TCP and UDP, as make demo does. Without a host outside Kubernetes, pods of the
-// first node call the second node.
+// tryPaths tries each path with ping, TCP and UDP, as make demo does. There is no host outside Kubernetes, so pods of
+// the first node call the second node instead.
 func (s *podTest) tryPaths(ctx context.Context) error {
 	one, two := s.nodes[0], s.nodes[1]
 	pod1, sibling := s.podEnd(one, s.podsOnENI(1)[0]), s.podEnd(one, s.podsOnENI(1)[1])

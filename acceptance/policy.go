@@ -11,8 +11,8 @@ import (
 )
 
 // callerPolicy returns the IAM policy that the caller needs. It includes the permissions of the instances, which use a
-// session of the caller's credentials. It allows changes and deletions only of objects with the tag of a run, which
-// only the creation of an object can set. The IAM user guide describes the syntax ("Grammar of the IAM JSON policy
+// session of the caller's credentials. It allows changes and deletions only of objects with the tag of a run. This tag
+// can only be set when an object is created. The IAM user guide describes the syntax ("Grammar of the IAM JSON policy
 // language"), and the Service Authorization Reference the condition keys ("Actions, resources, and condition keys for
 // Amazon EC2").
 func callerPolicy() iam.Policy {

@@ -10,8 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// A budget limits the cost of a request and its response, in one layout and on one route. The limit is times the cost
-// on the same route in another layout.
+// A budget limits the cost of a request and its response, in one layout and on one route. The limit is the cost on the
+// same route in another layout, multiplied by times.
 type budget struct {
 	layout, route, otherLayout string
 	times                      float64

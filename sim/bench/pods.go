@@ -10,8 +10,9 @@ import (
 	"slices"
 )
 
-// measureByPodCount measures each chain on two nodes of its own: on the first, the measured pod is the only pod, and on
-// the second, it is the last of as many pods as -pods says. The measurements of all nodes take turns.
+// measureByPodCount measures each chain on two nodes of its own. On the first node, the measured pod is the only pod.
+// On the second node, it is the last of several pods, whose number is the flag -pods. The measurements of all nodes
+// take turns.
 func measureByPodCount(ctx context.Context, o options, r *report) error {
 	w, err := newWorld(o.nodeSize())
 	if err != nil {

@@ -105,8 +105,8 @@ func machine() string {
 	return fmt.Sprintf("Linux %s, %d x %s%s, %s", release, runtime.NumCPU(), model, possibleCPUs(), runtime.Version())
 }
 
-// possibleCPUs returns a text with the number of CPUs for which the kernel reserves memory, or "" if the machine has as
-// many. The cost of creating a link depends on this number.
+// possibleCPUs returns a text with the number of CPUs for which the kernel reserves memory, or "" if the machine has
+// exactly this number. The cost of creating a link depends on it.
 func possibleCPUs() string {
 	b, _ := os.ReadFile("/sys/devices/system/cpu/possible") // "0-191"
 	_, last, _ := strings.Cut(strings.TrimSpace(string(b)), "-")

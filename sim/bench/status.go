@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// containerd calls STATUS each time the kubelet asks whether the node is ready, even on an idle node. bench compares
-// STATUS with a program that does nothing.
+// containerd calls STATUS each time the kubelet asks whether the node is ready, even on an idle node. So STATUS must be
+// cheap: bench compares it with a program that does nothing.
 
 // maxStatusRatio limits the ratio of STATUS's CPU time to that of a program that does nothing. The goal is 1.15. bench
 // also measures the verb VERSION, which makes no checks.

@@ -117,7 +117,7 @@ func (n *Node) PowerOff() error {
 	return err
 }
 
-// IsOff reports whether the node is off, since PowerOff and before PowerOn.
+// IsOff reports whether PowerOff has stopped the node, and no PowerOn has started it again.
 func (n *Node) IsOff() bool { return n.poweredOff.Load() }
 
 // PowerOn starts the instance and the programs of a node that is off.
@@ -183,8 +183,7 @@ func (n *Node) Install(dir string) error {
 		os.Symlink(filepath.Join(dir, suiteName+"-tool"), link))...)
 }
 
-// installPlugins copies programs from the directory that dirs has for their name to the node, and renames each new
-// file.
+// installPlugins copies programs to the node as new files, and renames them. dirs has the directory of each program.
 func (n *Node) installPlugins(dirs map[string]string) error {
 	var errs []error
 	for name, dir := range dirs {

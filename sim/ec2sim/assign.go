@@ -107,9 +107,8 @@ type unassignPrivateIPAddressesInput struct {
 	PrivateIPAddresses []netip.Addr   `ec2:"PrivateIpAddress"`
 }
 
-// unassignPrivateIPAddresses removes secondary addresses and prefixes from an ENI: either all that the request names,
-// or none (API: UnassignPrivateIpAddresses). No request can remove the primary address (Guide: "Elastic network
-// interfaces").
+// unassignPrivateIPAddresses removes secondary addresses and prefixes from an ENI: all that the request names, or none
+// (API: UnassignPrivateIpAddresses). The primary address cannot be removed (Guide: "Elastic network interfaces").
 func (s *Sim) unassignPrivateIPAddresses(in *unassignPrivateIPAddressesInput) (*emptyOutput, error) {
 	e, err := s.eni(in.NetworkInterfaceID)
 	if err != nil {

@@ -65,7 +65,7 @@ type unassignIPv6AddressesOutput struct {
 	Prefixes           set[netip.Prefix] `xml:"unassignedIpv6PrefixSet"`
 }
 
-// unassignIPv6Addresses removes IPv6 addresses and prefixes from an ENI: either all that the request names, or none
+// unassignIPv6Addresses removes IPv6 addresses and prefixes from an ENI: all that the request names, or none
 // (API: UnassignIpv6Addresses). The simulator does not have EnablePrimaryIpv6, so no IPv6 address is a primary address.
 func (s *Sim) unassignIPv6Addresses(in *unassignIPv6AddressesInput) (*unassignIPv6AddressesOutput, error) {
 	e, err := s.eni(in.NetworkInterfaceID)

@@ -74,7 +74,7 @@ func (s *Sim) objectRefusal(called form) error {
 	return nil
 }
 
-// Delay makes EC2 wait for the duration d before each answer to the action. EC2 carries out the call before it waits,
+// Delay makes EC2 wait for the duration d before each answer to the action. EC2 has then already carried out the call,
 // even if the caller gives up.
 func (s *Sim) Delay(action string, d time.Duration) {
 	mustHaveAction(action)
@@ -89,10 +89,10 @@ func mustHaveAction(action string) {
 	}
 }
 
-// Lose makes EC2 lose its answers to the next n successful calls of the action: EC2 carries out the call, and closes
+// Lose makes EC2 lose its answers to the next n successful calls of the action. EC2 carries out such a call, and closes
 // the connection without an answer. If n is negative, EC2 loses the answers to all calls from now on. If n is 0, it
-// loses none. ServeHTTP then panics with [http.ErrAbortHandler]. A server of net/http recovers this panic, but a caller
-// that calls ServeHTTP directly must recover it.
+// loses none. To close the connection, ServeHTTP panics with [http.ErrAbortHandler]. A server of net/http recovers this
+// panic, but a caller that calls ServeHTTP directly must recover it.
 func (s *Sim) Lose(action string, n int) {
 	mustHaveAction(action)
 	s.mu.Lock()

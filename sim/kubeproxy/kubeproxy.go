@@ -5,9 +5,9 @@
 // contains kube-proxy's rules for Kubernetes Services in the modes iptables and nftables, for IPv4 and IPv6. The
 // package is only for tests. It executes iptables-restore(8), ip6tables-restore(8) and nft(8).
 //
-// The rules in testdata are a recording of an unmodified kube-proxy v1.36.3 with its default flags. Without the flag
-// --cluster-cidr, which clusters whose pods have addresses of the VPC do not set, kube-proxy does not know which
-// addresses belong to pods. So its rules do not masquerade packets from a pod to a ClusterIP. The recorded addresses
+// The rules in testdata are a recording of an unmodified kube-proxy v1.36.3 with its default flags. The flag
+// --cluster-cidr is not set, as in clusters whose pods have addresses of the VPC. So kube-proxy does not know which
+// addresses belong to pods, and its rules do not masquerade packets from a pod to a ClusterIP. The recorded addresses
 // are from prefixes for documentation. Load replaces them by the addresses of your hosts and pods:
 //
 //	unload, err := kubeproxy.Load(node, kubeproxy.NFTables, kubeproxy.Scenario{

@@ -22,9 +22,9 @@ import (
 // can reach it.
 var controlAddr = &net.UnixAddr{Net: "unix", Name: "@sim"}
 
-// A control runs the shell's commands "on", "ec2" and "service", which act outside of the instance. So a process
-// outside of the instance runs it. On the instance, each of these commands is a link to this program, which sends its
-// arguments to the control, together with its standard input, output and error.
+// A control runs the shell's commands "on", "ec2" and "service" in a process outside of the instance. On the instance,
+// each of these commands is a link to this program, which sends its arguments to the control, together with its
+// standard input, output and error.
 type control struct {
 	scene *paths.Scene
 	other *instance // node2
