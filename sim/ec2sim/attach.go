@@ -77,8 +77,8 @@ func (t InstanceType) checkLimits(v4, v6 int, prefixes bool) error {
 }
 
 // checkSlot refuses a used device index, and an ENI above the limit of the card or of the instance. The limit of the
-// instance counts the ENIs of all cards (Guide: "Network cards"). The documentation does not say whether EC2 checks the
-// index or the limit first. The simulator checks the index first.
+// instance counts the ENIs of all cards (Guide: "Network cards"). The simulator checks the index first. It is a guess
+// that EC2 also does so.
 //
 // On types with several cards, the index must be lower than the card's limit of ENIs. In practice, EC2 refuses a higher
 // index at a launch (aws/aws-k8s-tester#531). It is a guess that EC2 also refuses it at an attachment.
