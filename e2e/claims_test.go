@@ -82,7 +82,7 @@ func options(t *testing.T, file, whole string, c *cli.Command, text string) (n i
 	return n
 }
 
-// named matches the names of the tool in our source, which are constants.
+// named matches where our source concatenates the name of the tool with a text.
 var named = regexp.MustCompile(`"\s*\+\s*(?:cli\.)?(?:Name|Program)\s*\+\s*"|\b(?:cli\.)?(?:Name|Program)\s*\+\s*"`)
 
 // claimed returns the texts that name commands: pages, files of the packages, and the source with its messages.
