@@ -16,8 +16,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// cycloneDX is the media type of the software bill of materials (short: the bill). The artifact with the bill has the
-// same type (https://www.iana.org/assignments/media-types).
+// cycloneDX is the media type of the software bill of materials (short: the bill), and of its artifact
+// (https://www.iana.org/assignments/media-types).
 const cycloneDX = "application/vnd.cyclonedx+json"
 
 // An artifact is a manifest with one blob and without a configuration (OCI image specification 1.1, "Guidelines for

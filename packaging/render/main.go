@@ -36,8 +36,8 @@ func main() {
 	fmt.Print(text)
 }
 
-// render returns the objects of a chart, each as a YAML document. If the name of the file with values is "", render
-// uses the values of the chart.
+// render returns the objects of a chart, each as a YAML document. Without a file of values, it uses the values of the
+// chart.
 func render(dir, release, namespace, file string) (string, error) {
 	chart, err := loader.Load(dir)
 	if err != nil {
