@@ -28,7 +28,7 @@ func (p *Pool) growOnce(ctx context.Context) error {
 	}
 	p.Look(ctx) // otherwise growth may ask for addresses on an ENI that an operator or another program has detached
 	if sure, err := p.Resume(ctx); err != nil || sure {
-		return err // Resume has confirmed addresses, which may be enough for the waiting ADDs
+		return err // if sure, Resume has confirmed addresses, which may be enough for the waiting ADDs
 	}
 	defer p.AskInAdvance(ctx)()
 	s, err := p.DescribeInstance(ctx)
@@ -68,8 +68,8 @@ func (p *Pool) growOnce(ctx context.Context) error {
 	return creationError(reasons, p.AddENI(ctx, s))
 }
 
-// creationError returns the error of a growth that could not create an ENI. Its text and its hint also cover the
-// reasons why no existing ENI could get more addresses.
+// creationError returns the error of a growth that could not create an ENI. Its text has the reasons why no existing
+// ENI could get more addresses. Its hint also covers EC2's refusals to change an existing ENI.
 func creationError(reasons []error, err error) error {
 	if err == nil {
 		return nil
