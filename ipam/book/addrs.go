@@ -180,7 +180,7 @@ func NoteRelease(s *registry.State, id string, x Releasable) {
 		func(netip.Prefix) bool { return false }))
 }
 
-// NoteNamed writes an intent for each address in x, because an operator's command has named these addresses.
+// NoteNamed does the same for all addresses in x, because an operator's command has named them.
 func NoteNamed(s *registry.State, id string, x Releasable) {
 	for a := range x.Addrs {
 		s.Intents[releaseKey(a)] = registry.Intent{
@@ -230,7 +230,8 @@ func LeftRelease(s *registry.State, a netip.Addr) (i registry.Intent, left bool)
 func releaseKey(a netip.Addr) string { return "release " + a.String() }
 
 // GiveChosen records the owners of the free addresses of an ENI that interrupted calls have assigned. The owner of such
-// an address is the pod that has chosen it. For this pod, the address need not cool.
+// an address is the pod that has chosen it. For this pod, the address need not cool, because no other pod of this node
+// has had it.
 func GiveChosen(s *registry.State, eni string) {
 	for _, i := range s.Intents {
 		if i.ENI == eni && i.Pod.Name != "" && s.Free.Has(i.Addr) {

@@ -82,7 +82,7 @@ func Begun(s *registry.State, id string) bool {
 
 // Unrecorded reports whether the ENI e is attached to this instance, but not in the registry yet, although i is an
 // intent to attach it. If a pod has asked for e, the pod's growth keeps i, because i shows that no pod has had an
-// address of e: see Begun.
+// address of e: see Begun. Any other growth deletes i. Otherwise each later growth would ask EC2 about e again.
 func Unrecorded(s *registry.State, i registry.Intent, e aws.ENI) bool {
 	_, known := s.ENIs[e.ID]
 	return i.Action == AttachAction && e.Instance == s.Instance.ID && !known
