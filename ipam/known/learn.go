@@ -33,8 +33,8 @@ func (p *Node) InUse() (lease.Used, error) {
 // nothing. Metadata forgets ENIs, shows new ENIs late, and still shows detached ENIs. So Learn checks each address that
 // metadata shows, and leaves all others as they are.
 //
-// If a new address is in use, it gets a lease without a key. Otherwise it first cools. If no pod of the node has had an
-// address yet, the new address is free at once.
+// An address without a lease gets a lease without a key if it is in use. Any other new address first cools. If no pod
+// of the node has had an address yet, the new address is free at once.
 //
 // If no process of the node changes anything in EC2, and there is one pool, Learn does not ask EC2 for tags. A
 // collection asks later, so that nodes that start together do not ask at the same time.

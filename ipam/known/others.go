@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// AskTags asks EC2 for the tags of the node's ENIs, if the registry lacks tags. If EC2 does not answer, the ENIs with
-// unknown tags serve no pods, and the growth continues.
+// AskTags asks EC2 for the tags of the node's ENIs, if EC2 has not answered yet about one of them (NotAsked). If EC2
+// does not answer now, this ENI serves no pods, and the growth continues.
 func (p *Node) AskTags(ctx context.Context, s *registry.State) (*registry.State, error) {
 	const patience = 5 * time.Second
 	notAsked := func(e registry.ENI) bool { return e.TagsUnknown == registry.NotAsked }

@@ -29,8 +29,8 @@ import (
 
 // TrustsMetadata reports whether no process of this node changes anything in EC2, so that metadata cannot lag behind
 // such a change. "provision": "none" does not prove this, because another network of the node may allow changes. A
-// collection knows all networks of the conflists, and then sets Changes of its policy. An ADD knows only its own
-// network. But ReleasedMark shows it whether the node has released something since the boot.
+// collection knows all networks of the conflists, and sets Changes of its policy if one of them allows changes. An ADD
+// knows only its own network. But ReleasedMark shows it whether the node has released something since the boot.
 func (p *Node) TrustsMetadata() bool {
 	return p.Policy.Provision == lease.ProvisionNone && !p.Policy.Changes && !p.Registry.Marked(ReleasedMark)
 }

@@ -57,7 +57,7 @@ func Due(s *registry.State) bool {
 
 // Confirm compares a rebuilt registry with the answer enis of EC2. A process asked EC2 at askedAt. An answer from
 // before the rebuild confirms nothing. If EC2 had settled by askedAt, Confirm removes the unconfirmed addresses that
-// EC2 does not show, and confirms the others. It returns true if there were unconfirmed addresses.
+// EC2 does not show, and confirms the others. It then returns true if there were unconfirmed addresses.
 func Confirm(s *registry.State, enis []aws.ENI, askedAt time.Time) (sure bool) {
 	r := s.Rebuilt
 	askedAt = registry.ToCurrentClock(askedAt)
