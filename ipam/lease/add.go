@@ -44,9 +44,9 @@ func Add(
 	return res, since, err
 }
 
-// Each calls add once for every interface of an attachment, with a pool that has the interface's policy. If add fails,
-// Each ends the leases of all interfaces, unless the attachment had addresses before this ADD. It returns fresh as true
-// if the attachment had none.
+// Each calls add once for every interface of an attachment, with a pool that has the interface's policy. If add fails
+// for one of several interfaces, Each ends the leases of all, unless the attachment had addresses before this ADD. It
+// returns fresh as true if the attachment had none.
 //
 // Interfaces with chosen addresses come first: if the pod cannot have such an address, nothing has changed for the
 // other interfaces yet. Interfaces with a chosen ENI come last: otherwise each repetition of a failing ADD would attach

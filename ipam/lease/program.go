@@ -33,7 +33,7 @@ func Program[C any](ctx context.Context, r *plugin.Request[C]) Source {
 		if _, err := r.Delegate(ctx, GrowProgram, acquireArg, timeLeft(own).String(), strconv.Itoa(o.NIC)); err != nil {
 			return Allocation{}, err
 		}
-		a, err := p.takeAtLast(own, o) // GrowProgram may have leased it at the last moment
+		a, err := p.takeAtLast(own, o) // GrowProgram has leased an address, perhaps at the last moment
 		if IsNone(err) {
 			err = plugin.Errorf(plugin.CodeTryAgain, "see the log of the container runtime",
 				"%s has leased an address to the pod, and this lease has already ended: %w", GrowProgram, err)

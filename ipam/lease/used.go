@@ -90,7 +90,7 @@ func (u Used) Any(mac string, match func(netip.Addr) bool) bool {
 }
 
 // InPod reports whether the link of the ENI with this MAC address is in the namespace of a pod. It also returns true if
-// the link is not on the node, and no process has searched the namespaces for it.
+// the link is not on the node, and this look has not searched the namespaces for it.
 func (u Used) InPod(mac string) bool {
 	_, here := u.links[mac]
 	return !here && (u.cards[mac] || !u.sought)
