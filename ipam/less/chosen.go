@@ -99,7 +99,8 @@ func (c *Collecting) chosenAddrs(family func(netip.Addr) bool) picker {
 
 // isUnused reports whether an address of the ENI is unused. The kernel must have shown this when the collection looked.
 // No lease of the address may have ended since, because its pod may be younger than the look. An address for which an
-// ADD waits counts as used. If the ENI's link is not on the node, another instance may have the ENI.
+// ADD waits counts as used. So does each address while the ENI's link is not on the node: another instance may have the
+// ENI.
 func (c *Collecting) isUnused(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
 	return !e.NoLink(now) && !c.Used.Partial && c.Used.Of(e.MAC, a) == "" && !c.Used.InPod(e.MAC) &&
 		!s.FreedAfter(a, c.Used.Looked) && !lease.AwaitedAddr(s, a, now)

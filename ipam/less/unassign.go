@@ -92,9 +92,9 @@ func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 // A picker returns the addresses or prefixes that an ENI can lose.
 type picker func(s *registry.State, eni string, now time.Time) book.Releasable
 
-// heedingPicker returns a picker that calls pick. If pick has something to release, the picker records again what the
-// conflists want, because ADDs may have recorded other wishes, and calls pick again. It does so only then, because
-// heedConflists reads all leases.
+// heedingPicker returns a picker that calls pick. If pick has something to release, the picker calls heedConflists,
+// because ADDs may have recorded other wishes. If this changes the registry, the picker calls pick again. Without
+// something to release, the picker skips heedConflists, which is slow, because it reads all leases.
 func (c *Collecting) heedingPicker(pick picker) picker {
 	return func(s *registry.State, id string, now time.Time) book.Releasable {
 		x := pick(s, id, now)
@@ -287,8 +287,8 @@ func (p *Node) unassignOnce(ctx context.Context, id string, x book.Releasable) e
 }
 
 // unassignRest unassigns the part of x that EC2 still shows on the ENI, and returns this part. The argument refusal is
-// the error of the first call, for all of x. An earlier attempt of this call may have succeeded, and EC2's descriptions
-// may lag. So if the second call also fails, the error contains refusal, and the outcome is not known.
+// the error of the first call, for all of x. If an earlier attempt of this call may have succeeded, EC2's descriptions
+// perhaps do not show it yet. If the second call then also fails, the error contains refusal: the outcome is not known.
 func (p *Node) unassignRest(ctx context.Context, id string, x book.Releasable, refusal error) (book.Releasable, error) {
 	rest, err := p.stillOnENI(ctx, id, x, refusal)
 	if err != nil {
