@@ -114,8 +114,8 @@ func (p *Node) resumeCalls(
 }
 
 // leavesToOthers reports whether this process must not continue with an unattached ENI of a growth, because one of its
-// networks must not create ENIs. Another network has begun to create the ENI, and its next ADD continues. Until then,
-// the registry has an intent about the ENI.
+// networks must not create ENIs. Another network may have begun to create the ENI, and its next ADD continues. Until
+// then, the registry has an intent about the ENI.
 func (p *Node) leavesToOthers(e aws.ENI) bool {
 	return e.Status == "available" && e.Tags[book.TagManaged] == "true" && !p.MakesENIs()
 }

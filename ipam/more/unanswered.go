@@ -69,7 +69,7 @@ func (p *Node) earlierENI(ctx context.Context, before, s *registry.State, spec E
 }
 
 // describeWhenShown returns EC2's description of an ENI that last changed at changedAt. It asks again until EC2 shows
-// the ENI, or known.Settled has passed since then. In the end, it returns the zero value.
+// the ENI, or known.Settled has passed since then. If EC2 never shows the ENI, it returns the zero value.
 func (p *Node) describeWhenShown(ctx context.Context, id string, changedAt time.Time) (aws.ENI, error) {
 	for {
 		enis, err := p.DescribeENIs(ctx, aws.ByID(id))
