@@ -120,7 +120,7 @@ func TestLinkInPod(t *testing.T) {
 }
 
 // TestExclusiveDetached: an operator detaches the whole ENI of a pod. Its slot is free for another ENI, although the
-// pod has not ended, and its link was never on the node.
+// pod has not ended. The ENI's link proves nothing, because it is in the pod, and not on the node.
 func TestExclusiveDetached(t *testing.T) {
 	w := newCity(t, "m5.large") // three ENIs
 	allow := strings.Replace(allowAll, `"ips": true`, `"ips": true, "exclusive": true`, 1)

@@ -158,7 +158,7 @@ func (m *model) noteAbandoned() {
 	}
 }
 
-// keep reports whether a conflist has skipDeallocation for the pool.
+// keep reports whether a conflist wants to keep addresses of the pool: by skipDeallocation, or by warm.min.
 func (m *model) keep(pool string) bool {
 	return slices.ContainsFunc(m.conflists(), func(p lease.Policy) bool {
 		return p.Pool == lease.Origin(pool) && (p.Keep || p.Warm.Min > 0)

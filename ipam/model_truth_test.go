@@ -430,7 +430,7 @@ func (m *model) verifyEnd() {
 		m.wrong("a registry rebuilt at %v is still compared with EC2", r.Since)
 	}
 	for who, w := range s.Waiters {
-		// The next ADD would remove an old waiter. After a step of the clock, a waiter may be younger than all ADDs.
+		// The next ADD would remove an old waiter. After a step of the clock, a waiter may end later than all ADDs.
 		if m.added.After(w.Until) {
 			m.wrong("%s is a waiter until %v", who, w.Until)
 		}

@@ -511,8 +511,8 @@ func TestCollectUsedENI(t *testing.T) {
 	w.consistent()
 }
 
-// TestCollectLostPods: a pod has ended without a DEL. The second collection that misses it, after a grace period, ends
-// its lease.
+// TestCollectLostPods: a pod has ended without a DEL. A collection ends its lease when a grace period has passed since
+// another collection first missed the pod.
 func TestCollectLostPods(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	a := w.mustAcquire(1)
