@@ -60,8 +60,8 @@ func (s *scene) shareLists(p pair) (forget func(), err error) {
 
 // checkShared returns an error if objects that serve all pods are missing. It also accepts the objects of another
 // configuration, which the ADD of a later pod may have had. CRI-O calls CHECK when it starts, with the pod's old
-// configuration, and considers the pod broken if CHECK fails. It does not demand objects for IPv6 if the pod has no
-// IPv6 address.
+// configuration, and considers the pod broken if CHECK fails. checkShared does not demand objects for IPv6 if the
+// pod has no IPv6 address, because the node may have no IPv6.
 func (s *scene) checkShared(p pair) error {
 	if err := s.node.checkFamilies(s.request); err != nil || p.routed {
 		return err // each routed pod lists the objects that routed pods share, see neededObjects
@@ -115,7 +115,7 @@ func (s *scene) neededObjects(p pair, n node) (nl.Wiring, error) {
 //   - A route of the node that sends packets back to the pod, if the pod does not send them out through its ENI.
 //   - A route of the pod, if it has a route to the same destination through another plugin's link.
 //
-// While ip_forward is 0, the pair's own sysctl may also be 0: the kernel sets the pair's sysctl when repair sets
+// While ip_forward is 0, the pair's own sysctl for forwarding may also be 0: the kernel sets it when repair sets
 // ip_forward to 1.
 func (s *scene) mayLack(step nl.Step, p pair, routes []nl.Route) bool {
 	byENI := func(r nl.Route) bool { return r.Dev == s.IfName }

@@ -16,10 +16,11 @@ import (
 // leave through the boot ENI with the node's address, and the node's security groups would apply instead of the pod's.
 // The chain "closed" on the node drops the first packet of such a connection.
 //
-// The chain has the type nat, so it costs nothing for later packets. One chain serves all pods, so an ADD adds nothing
-// to it. If the pod's rule is lost during a connection, later packets keep the source of the first one (see
-// loopNATRules). With the loop redirect, this is the pod's address, and EC2 drops them at the boot ENI. With the loop
-// masquerade, it is the node's address, so they leave.
+// The chain has the type nat, so it costs nothing for later packets. One chain serves all pods, so the ADD of a further
+// pod adds nothing for it. A second rule for each pod would cost each ADD two more messages, and a program that removes
+// the pod's first rule would also remove it. If the pod's rule is lost during a connection, later packets keep the
+// source of the first one (see loopNATRules). With the loop redirect, this is the pod's address, and EC2 drops them at
+// the boot ENI. With the loop masquerade, it is the node's address, so they leave.
 //
 // Pods without a loop do send packets to the VPC through the boot ENI. A chain with a smaller priority gives these
 // packets the node's address first. It is in a table of its own (looplessTable), which stays as long as the node has

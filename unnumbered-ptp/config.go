@@ -33,7 +33,7 @@ type Config struct {
 	KeepCaller bool `json:"keepCaller"`
 
 	// how a pod reaches a Service's backend in the VPC: redirect, masquerade or none; "": redirect, or masquerade if
-	// the kernel does not support it
+	// the kernel does not support redirect
 	ServiceLoop string `json:"serviceLoop"`
 
 	// the pod's default route: "host" leads through the node, and "vpc" leads through the pod's ENI; "": host

@@ -13,8 +13,8 @@ import (
 
 // The chains "closed" and "callers" serve all pods of a network. So they must fit the destinations of each running pod,
 // which may be older than the configuration. The node's routes and rules for the service loops show these destinations.
-// An ADD reads these only if the network's table differs from the present configuration: after a change of the
-// configuration, and while pods with other destinations run.
+// An ADD reads these only if the network's table differs from the present configuration, for example after a change of
+// the configuration, and while pods with other destinations run.
 
 // A loopDsts has the destinations of one pod with a service loop.
 type loopDsts struct {

@@ -216,11 +216,11 @@ func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 	return objects
 }
 
-// tableLoopless is the node's routing table with the routes to pods without a loop. With them, the node sends all
-// packets straight to these pods. They prevent two faults between pods with and without a loop. First, the rule of the
-// pod with the loop would lead its answer to the other pod back to itself. Second, the check of the source of a packet
-// from the pod without a loop would use the rule of the pod with the loop for the route back (see [loopRoutes]), which
-// does not lead to the sender. No pod's own table has this number.
+// tableLoopless is the node's routing table with the routes to pods without a loop. With them, the node forwards
+// packets from any sender straight to these pods. They prevent two faults between pods with and without a loop. First,
+// the rule of the pod with the loop would lead its answer to the other pod back to itself. Second, the check of the
+// source of a packet from the pod without a loop would use the rule of the pod with the loop for the route back (see
+// [loopRoutes]), which does not lead to the sender. No pod's own table has this number.
 const tableLoopless = 1<<31 + 72
 
 func looplessRoutes(p pair) (objects []nl.Object) {
