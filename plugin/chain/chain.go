@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package chain runs the three plugins, ipam, ipvlan and unnumbered-ptp, in one process. It also runs the plugin
-// egress, which changes nothing for most pods. With one program in place of three, an ADD saves most of its cost: the
-// start and the end of the programs.
+// egress, which changes nothing for most pods. In a conflist with three plugins, most of the cost of an ADD is the
+// start and the end of three programs.
 //
 // The invariant: a command of the chain changes the node and the registry like the commands of the three plugins
 // together. So each DEL, of the chain or of the three plugins, can delete the objects that either kind of ADD has made.

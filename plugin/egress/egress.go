@@ -86,8 +86,8 @@ func unavailable(err error) error {
 			"too old for an egress", "egress: %w", err)
 }
 
-// del deletes the objects of the pod's egress. It does nothing if the pod cannot have a role (mayHaveRole). It only
-// logs an error, because the objects end with the namespace.
+// del deletes the objects of the pod's egress. It does nothing if the pod cannot have a role (mayHaveRole). If it
+// cannot delete an object, it only logs the error, because the object ends with the namespace.
 func del(ctx context.Context, r *plugin.Request[Config]) error {
 	if !r.Config.mayHaveRole(r.Pod) {
 		return nil
