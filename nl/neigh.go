@@ -109,8 +109,9 @@ func parseNeigh(m []byte) (mac string, state uint16, err error) {
 // add such entries. Programs that remove the routes and rules of others leave these entries. So the entries show
 // addresses of pods even when the routes are gone.
 //
-// A dump of neighbours may lack entries (see isUnmarkedDump). Two dumps are never equal, because they contain the ages
-// of the entries. So Neighbours repeats the dump until it brings no new entry, and fails after ten dumps.
+// A dump of neighbours may lack entries if it has several parts (see isUnmarkedDump). Two dumps are never equal,
+// because they contain the ages of the entries. So Neighbours repeats such a dump until it brings no new entry, and
+// fails after ten dumps.
 func (n *NS) Neighbours() (map[int][]netip.Addr, error) {
 	all, known := map[int][]netip.Addr{}, -1
 	err := retryDump(func() error {

@@ -33,8 +33,8 @@ func (n *NS) sendRequest(
 }
 
 // sendExact is like sendRequest, but returns the error nl.ErrDumpInterrupted instead of a dump that is perhaps
-// incomplete. The kernel does not report the interruption of some dumps (see isUnmarkedDump). sendExact accepts such a
-// dump only if two tries in a row are equal.
+// incomplete. The kernel does not report the interruption of some dumps (see isUnmarkedDump). If such a dump is
+// perhaps incomplete, sendExact accepts it only if two tries in a row are equal.
 func (n *NS) sendExact(
 	family, typ, flags int, answerType uint16, head nl.NetlinkRequestData, attrs ...attribute,
 ) ([][]byte, error) {

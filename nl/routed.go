@@ -33,7 +33,8 @@ func OfRoutedGroup(group uint32) (eni int, ok bool) {
 // IsPair reports whether a link with this group is the node's end of a pod's veth pair. The pod may be routed or not.
 func IsPair(group uint32) bool { return group == OwnGroup || IsRouted(group) }
 
-// routedTableBits are the first bits of RoutedTable's numbers. FurtherTable's numbers begin with other bits.
+// routedTableBits are the first bits of RoutedTable's numbers. FurtherTable's numbers may begin with the same bits, but
+// are only in pods.
 const routedTableBits = 3 << 30
 
 // RoutedTable returns the number of the node's routing table for packets from the routed pods of an ENI. eni is the

@@ -24,7 +24,8 @@ var ErrShared = errors.New("other links use this link: slaves of ipvlan, maybe i
 // case. If an ipvlan, bridge or bond uses the link, the error is EBUSY (macvlan_port_create, since Linux 4.5).
 // Otherwise it is EINVAL.
 //
-// Unshared does not find macvlan and VLAN links in other namespaces: for these, call [NS.Slaves].
+// Unshared does not find macvlan and VLAN links in other namespaces: for these, call [NS.Slaves] of the other
+// namespaces.
 func (n *NS) Unshared(l Link) error {
 	above, err := n.linksAbove(l)
 	if err != nil {

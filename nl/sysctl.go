@@ -171,8 +171,8 @@ func (n *NS) openSysctl(key string, mode int) (int, error) {
 
 func (s Sysctl) Del(*NS) error { return nil }
 
-// Check returns an error if the parameter has another value, or if Also is true and the parameter's list does not
-// contain the range Value.
+// Check returns an error if the parameter has another value. With Also, it returns an error only if the parameter's
+// list does not contain the range Value.
 func (s Sysctl) Check(n *NS) error {
 	v, err := s.readValue(n)
 	switch {
