@@ -65,8 +65,8 @@ type Commands[C any] struct {
 	GC     func(context.Context, *Request[C]) error
 	Status func(context.Context, *Request[C]) error
 
-	// Ended, if not nil, is called before the answer is printed. The parameter waited is true if the command has
-	// succeeded and has waited for EC2.
+	// Ended, if not nil, is called before the answer is printed. Without an error, waited reports whether the command
+	// has waited for EC2.
 	Ended func(verb string, took time.Duration, waited bool, err *types.Error)
 
 	// After, if not nil, is called after the answer is printed. The runtime does not wait for its end.
