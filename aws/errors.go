@@ -98,7 +98,7 @@ func (e *Error) Brief() string {
 // clipText shortens a text from AWS to a length that people can read in an event of a pod.
 func clipText(s string) string { return limitText(s, 600) }
 
-// limitText returns the text. If the text is too long, limitText returns the first "most" bytes, and then "...".
+// limitText returns the text. If it has more than "most" bytes, limitText returns at most that many, and then "...".
 func limitText(s string, most int) string {
 	if len(s) <= most {
 		return s

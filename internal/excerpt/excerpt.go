@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package excerpt prepares foreign texts for messages and tables, for example texts from pods, from files and from EC2.
-// It shortens them, and escapes characters that control a terminal, such as an escape sequence or a mark that changes
-// the direction of writing.
+// It shortens them for messages, and escapes characters that control a terminal, such as an escape sequence or a mark
+// that changes the direction of writing.
 package excerpt
 
 import (
