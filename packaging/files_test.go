@@ -175,7 +175,7 @@ func TestCloudInitRefused(t *testing.T) {
 }
 
 // refusing is the text of each program that the script of the user data calls. The program records its arguments. It
-// fails if its work needs EC2: cni-warm.service does, and systemctl waits for the end of a service.
+// fails if its work needs EC2: cni-warm.service does, and without --no-block, systemctl waits for a service's end.
 const refusing = `#!/bin/sh
 echo "${0##*/} $*" >>"$CALLS"
 case "${0##*/} $*" in

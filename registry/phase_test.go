@@ -86,8 +86,8 @@ func play(t *testing.T, e ENI, got map[string]bool) {
 
 func arrow(step, from, to string) string { return fmt.Sprintf("%s: %s -> %s", step, from, to) }
 
-// table returns the steps of the table in docs/design.md. A row with several phases stands for a step between each pair
-// of them.
+// table returns the steps of the table in docs/design.md. A row stands for a step from each phase in its second column
+// to each other phase in its third.
 func table(t *testing.T) map[string]bool {
 	t.Helper()
 	text, err := os.ReadFile("../docs/design.md")
