@@ -80,7 +80,7 @@ func TestPolicyIsWhatIsCalled(t *testing.T) {
 	}
 }
 
-// everything is what a policy of ours could allow. Without CreateTags, EC2 refuses a creation that has tags.
+// everything is what a policy of ours could allow, except CreateTags: EC2 refuses the tags together with the creation.
 var everything = []string{
 	"AssignIpv6Addresses", "AssignPrivateIpAddresses", "AttachNetworkInterface", "CreateNetworkInterface",
 	"DeleteNetworkInterface",

@@ -98,8 +98,8 @@ type countedNode struct {
 	except int // number of ENIs not to count, because they are for pods that ask for ENIs
 }
 
-// countedNodeOf reads the configuration and the registry. It builds an empty registry, and does not leave this to the
-// first ADD: the scheduler sends no pod to a node that has advertised no number.
+// countedNodeOf reads the configuration and the registry. If the registry is empty, it rebuilds the registry, and does
+// not leave this to the first ADD: the scheduler sends no pod to a node that has advertised no number.
 func countedNodeOf(c *cli.Context) (n countedNode, err error) {
 	conflists := conf.Load(c.String("config"))
 	networks, err := conflists.All()
@@ -158,7 +158,8 @@ const (
 
 // currentSubnets returns EC2's last description of the subnets, with their numbers of free addresses. If it is too old,
 // currentSubnets asks EC2 again. If the subnets limit the node, it also asks after an ENI has got addresses. If EC2
-// does not answer, the old description counts. If the role does not permit the EC2 call, the result is nil.
+// does not answer, the old description counts. If the role does not permit the EC2 call, the result is nil: the subnets
+// then count as large enough.
 func (n countedNode) currentSubnets(ctx context.Context) ([]aws.Subnet, error) {
 	if !n.grows() {
 		return nil, nil

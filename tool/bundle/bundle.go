@@ -5,8 +5,8 @@
 // on any machine.
 //
 // A bundle has sources: the registry, the kernel, EC2 and so on (see sources.go). Each source has a deadline, and a
-// share of the bundle's size. A source that cannot be read, or is larger than its share, is never a failure: the
-// manifest says so. So a bundle of a broken node has all sources that still work.
+// share of the bundle's size. If a source cannot be read, or is larger than its share, the manifest says so. A missing
+// source is never a failure. So a bundle of a broken node has all sources that still work.
 //
 // The code in allow.go selects and filters the data that may leave the node. In texts of other programs or people, it
 // keeps only words that cannot be a secret.

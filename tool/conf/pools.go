@@ -147,7 +147,7 @@ func (c *Conflists) Misfit(e registry.ENI) (why string) {
 	return why
 }
 
-// Unclear reports whether the tags of an ENI's subnet are the only reason why a pool gets no addresses of the ENI. An
+// Unclear reports whether pods of a network get no addresses of an ENI only because of the tags of the ENI's subnet. An
 // operator or another program has attached the ENI.
 func (c *Conflists) Unclear(e registry.ENI) bool {
 	return slices.ContainsFunc(c.policies, func(p lease.Policy) bool { return p.Pool == e.Pool && p.Unclear(e) })

@@ -25,8 +25,8 @@ type Lease struct {
 	Begin time.Time
 	End   time.Time // zero: the log does not have the end
 
-	// lastShown is only for a lease without an end. It is the time of the last line that the node wrote in the same
-	// boot.
+	// If lastShown is not zero, no line shows the end of the lease. It is the time of the last line that the node
+	// wrote in the same boot.
 	lastShown time.Time
 }
 

@@ -52,7 +52,7 @@ func PodSubnets(ctx context.Context, cloud *aws.Client, pool lease.Policy) (fit 
 
 // Attached returns a state with the ENIs that this instance has now, without those that the registry marks as foreign
 // or draining. The addresses come from metadata. All count as free, also those of pods, except the node's own. If
-// tagged is true, the caller needs the tags of the ENIs. Then Attached asks EC2 if the registry lacks an ENI.
+// tagged is true, and the registry lacks one of the ENIs, Attached asks EC2 for the tags.
 func Attached(ctx context.Context, l aws.Limits, tagged bool) (*registry.State, error) {
 	cloud := aws.New(aws.Options{})
 	i, err := cloud.Instance(ctx)
@@ -108,8 +108,8 @@ func addAttached(s *registry.State, e aws.ENI, recorded registry.ENI, described 
 	book.AddPrefixes(s, e.ID, slices.Concat(e.Prefixes, e.IPv6Prefixes), time.Time{})
 }
 
-// Limits asks EC2 for the limits of this instance's type. If EC2 does not answer, for example because it throttles, the
-// limits come from the registry.
+// Limits asks EC2 for the limits of this instance's type. If EC2 does not report them, for example because it
+// throttles, they come from the registry.
 func Limits(ctx context.Context) (aws.Limits, error) {
 	cloud := aws.New(aws.Options{})
 	i, err := cloud.Instance(ctx)
