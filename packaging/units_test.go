@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -56,6 +57,26 @@ func TestUnits(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v\n%s", name, err, out)
 		}
+	}
+}
+
+// TestUnitsVersion checks what docs/install.md says of an old systemd. Before version 239, systemd refuses a service
+// whose program has no path, and before 244 a service that runs once and has Restart= (service_verify). Of a setting
+// that it does not know, systemd only warns.
+func TestUnitsVersion(t *testing.T) {
+	pathless, restarts := regexp.MustCompile(`(?m)^ExecStart=[^/\n]`), regexp.MustCompile(`(?m)^Restart=on-failure`)
+	units, err := filepath.Glob("../systemd/system/cni-*.service")
+	if err != nil || len(units) < 6 {
+		t.Fatal(units, err)
+	}
+	for _, unit := range units {
+		text := read(t, unit)
+		if !pathless.MatchString(text) || restarts.MatchString(text) != strings.Contains(unit, "cni-links") {
+			t.Errorf("%s: docs/install.md says which systemd refuses it, and this is not so", unit)
+		}
+	}
+	if page := read(t, "../docs/install.md"); !strings.Contains(page, "systemd 244 or later") {
+		t.Error("docs/install.md does not name the systemd that the units need")
 	}
 }
 
