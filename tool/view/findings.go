@@ -202,9 +202,13 @@ func (k *Comparison) inPrefix(h Holding) bool {
 // judgeStray returns the finding about an ENI that was created for this node, but is not attached.
 func (k *Comparison) judgeStray(id string) []Finding {
 	if len(k.state.Intents) > 0 || k.isEmpty() || !k.state.Rebuilt.Since.IsZero() {
+		next := "the next ADD that needs an ENI attaches it, or the next " + cli.Name + " registry-gc deletes it"
+		if k.EC2.enis[id].Tags[book.TagManaged] == "false" {
+			next = "repeat " + cli.Name + " new-interface, which continues with this ENI. 15 minutes after the " +
+				"interruption, it would create another ENI; then delete this one by " + cli.Name + " eni-gc"
+		}
 		return []Finding{{id, "this ENI was created for this node and is not attached: a process is about to attach " +
-			"it, or was interrupted",
-			"the next ADD that needs an ENI attaches it, or the next " + cli.Name + " registry-gc deletes it", true}}
+			"it, or was interrupted", next, true}}
 	}
 	return []Finding{{id, fmt.Sprintf("this ENI was created for this node (tag %s), but is not attached, and no "+
 		"process works on it. It is left over, and counts against the account's quota of ENIs", book.TagInstance),
