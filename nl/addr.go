@@ -19,8 +19,8 @@ import (
 type Addr struct {
 	Prefix netip.Prefix
 	Dev    string
-	// NoDAD makes an IPv6 address usable at once, without duplicate address detection. The detection is not necessary,
-	// because EC2 gives an address to one ENI only.
+	// NoDAD makes an IPv6 address usable without duplicate address detection. The detection is not necessary, because
+	// EC2 gives an address to one ENI only.
 	NoDAD bool
 	// With Apart, the kernel never chooses the address as the source of a packet: only a program that binds to it uses
 	// it. For this purpose, Add gives an IPv4 address the scope "link" (see inet_select_addr). Add makes an IPv6

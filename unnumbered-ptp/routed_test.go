@@ -10,11 +10,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ask"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
@@ -210,9 +212,29 @@ func (f *fabric) routedPods(more ...func(*types100.Result)) (pods []*pod) {
 		p := f.routed([]string{"pod1", "pod2", "pod3"}[i], addr, more...)
 		must(f.t, f.ADD(p))
 		must(f.t, f.CHECK(p))
+		p.awaitAddrs(f.t)
 		pods = append(pods, p)
 	}
 	return pods
+}
+
+// awaitAddrs waits until the pod's namespace takes packets for its addresses. The kernel adds the local route of a new
+// IPv6 address from a work queue (addrconf_dad_work), also without duplicate address detection. A datagram that comes
+// before this route is lost.
+func (p *pod) awaitAddrs(t testing.TB) {
+	t.Helper()
+	for _, c := range p.ipam.IPs {
+		a, _ := plugin.Addr(c.Address.IP)
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+			dev, err := ask.Leaves(p.NS, a, a)
+			if dev == "lo" {
+				break
+			}
+			if err != nil || time.Now().After(deadline) {
+				t.Fatalf("%s sends what is for itself by %q, %v", a, dev, err)
+			}
+		}
+	}
 }
 
 // TestRoutedSandbox: a routed pod has no qdisc, so that a runtime for virtual machines can add its own. Only a block of
