@@ -174,9 +174,9 @@ func (p *pod) clientCIDRs(f nl.Family, clients []netip.Prefix) []netip.Prefix {
 	return nil
 }
 
-// snatRules returns the rules that make the router's address the source of packets from the tunnel. The new source
-// ports are lower than the ports of the service loop. The loop would take an answer at one of its ports, which no
-// socket of the router has, for an answer to a looped packet.
+// snatRules returns the rules that make the router's address the source of packets from the tunnel. For TCP and UDP,
+// the new source ports are lower than the ports of the service loop. The loop would take an answer at one of its ports,
+// which no socket of the router has, for an answer to a looped packet.
 func (p *pod) snatRules(f nl.Family) (rules []nl.NFRule) {
 	in, a := nl.IIFName(anyLink), p.addr(f)
 	for _, proto := range []string{"tcp", "udp"} {
