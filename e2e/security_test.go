@@ -171,8 +171,11 @@ func TestListensNowhere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if found := listens.Find(text); found != nil && f != "tool/connectivity/server.go" {
-			t.Errorf("%s: %s", f, found)
+		for function := range strings.SplitSeq(string(text), "\nfunc ") {
+			if found := listens.FindString(function); found != "" &&
+				!(f == "tool/connectivity/server.go" && strings.HasPrefix(function, "startServer(")) {
+				t.Errorf("%s: %s", f, found)
+			}
 		}
 		if !strings.Contains(string(text), `"os/exec"`) || strings.HasPrefix(f, "tool/") {
 			continue
