@@ -165,10 +165,12 @@ func (i *Installation) startUnits(ctx context.Context) error {
 	return restartNetworkd(ctx)
 }
 
-// restartNetworkd restarts a running systemd-networkd that has not read our drop-in yet, which keeps the routes and
-// rules of pods. If another file overrides the drop-in, restartNetworkd only warns.
+// restartNetworkd restarts a running systemd-networkd that has not read our files yet. The drop-in keeps the routes and
+// rules of pods, and the .network file their veth pairs. If another file overrides the drop-in, restartNetworkd only
+// warns.
 func restartNetworkd(ctx context.Context) error {
-	file, err := cli.UnreadByNetworkd([]string{toSystemd + "/networkd.conf.d/" + programPrefix + ".conf"})
+	file, err := cli.UnreadByNetworkd([]string{toSystemd + "/networkd.conf.d/" + programPrefix + ".conf",
+		toSystemd + "/network/05-" + programPrefix + "-veth.network"})
 	if err != nil || file == "" {
 		return err
 	}
