@@ -182,14 +182,13 @@ func (c *cloud) deleteObjects(ctx context.Context, run string, m *madeObjects, e
 				cleanCommand(run)), failed)
 		}
 		found, err := c.lookAndDelete(ctx, run, m, say)
-		switch {
-		case err != nil:
+		empty++
+		if !found.isEmpty() {
+			r, empty = found, 0
+		}
+		if err != nil {
 			empty = 0
 			say(cmp.Or(errorCode(err), err.Error()), fmt.Sprintf("again  %v", err))
-		case found.isEmpty():
-			empty++
-		default:
-			r, empty = found, 0
 		}
 		failed = err
 		if empty < emptyLooks {

@@ -267,9 +267,9 @@ func (e *Error) endpointHint() string {
 func (e *Error) deniedAction() string {
 	for _, before := range []string{"not authorized to perform: ec2:", "allows the ec2:"} {
 		_, rest, _ := strings.Cut(e.Message, before)
-		end := strings.IndexFunc(rest, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
-		if end > 0 {
-			return clipText(rest[:end])
+		action := rest[:len(rest)-len(strings.TrimLeftFunc(rest, unicode.IsLetter))]
+		if action != "" {
+			return clipText(action)
 		}
 	}
 	return e.Action

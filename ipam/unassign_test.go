@@ -116,6 +116,25 @@ func TestReleaseAgainThrottled(t *testing.T) {
 	}
 }
 
+// TestCollectChosen: a collection unassigns at most as many chosen addresses as it may unassign addresses.
+func TestCollectChosen(t *testing.T) {
+	for most, want := range map[int]int{0: 0, 1: 1, 2: 2, -1: 3} {
+		w := newWorld(t, "m5.large", 20)
+		w.policy.Batch = 5
+		w.mustAcquire(0)
+		eni := w.EC2.ENIs()[1]
+		w.Edit(func(s *registry.State) {
+			for _, a := range eni.Addrs[2:] {
+				s.Owners[a] = registry.Pod{Namespace: "db", Name: a.String()}
+			}
+		})
+		done := must1(w.pool().Collect(t.Context(), less.Collection{FreeAfter: time.Hour, Max: most}))(t)
+		if len(done.Unassigned) != want || len(w.ENI(eni.ID).Addrs) != len(eni.Addrs)-want {
+			t.Errorf("at most %d: unassigned %v; EC2 has %v", most, done.Unassigned, w.ENI(eni.ID).Addrs)
+		}
+	}
+}
+
 // TestUnassignIncident: while EC2 does not answer, no process knows which addresses an ENI has lost, so pods cannot
 // have them. A collection tries only one ENI, so the others keep their addresses for new pods.
 func TestUnassignIncident(t *testing.T) {

@@ -89,7 +89,8 @@ func (c *Collecting) chosenAddrs(family func(netip.Addr) bool) picker {
 	return func(s *registry.State, id string, now time.Time) book.Releasable {
 		x, e := book.Releasable{Addrs: map[netip.Addr]time.Time{}}, s.ENIs[id]
 		for a := range s.Owners {
-			if family(a) && e.Has(a) && lease.ToRelease(s, a) && c.isUnused(s, e, a, now) && !e.Draining {
+			if len(x.Addrs) < c.left() && family(a) && e.Has(a) && lease.ToRelease(s, a) &&
+				c.isUnused(s, e, a, now) && !e.Draining {
 				x.Addrs[a], _ = s.Free.At(a)
 			}
 		}

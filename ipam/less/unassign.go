@@ -224,10 +224,15 @@ func (c *Collecting) spareAddrs(s *registry.State, id string, now time.Time) int
 	if e.Closed() {
 		spare = math.MaxInt
 	}
-	if c.Max >= 0 {
-		spare = min(spare, c.Max-len(c.Unassigned)-book.BlockSize*len(c.Returned))
+	return max(min(spare, c.left()), 0)
+}
+
+// left returns how many more addresses the collection may unassign.
+func (c *Collecting) left() int {
+	if c.Max < 0 {
+		return math.MaxInt
 	}
-	return max(spare, 0)
+	return c.Max - len(c.Unassigned) - book.BlockSize*len(c.Returned)
 }
 
 // unassignAll unassigns x from the ENI in one call, and returns what the ENI has lost. All addresses of x are of one
