@@ -206,10 +206,10 @@ func TestGivenUntouched(t *testing.T) {
 	}
 	w.asks(fmt.Sprintf(`[{"eni": %q}]`, was.ID))
 	config := "--config=conflist-examples/requests.conflist"
-	remove := func() {
+	remove := func(why string) {
 		t.Helper()
 		if out, err := w.tries("remove-interface", config, was.ID); err == nil ||
-			!strings.Contains(out, "remove "+was.ID+": ") {
+			!strings.Contains(out, "remove "+was.ID+": "+why) {
 			t.Errorf("remove-interface: %v\n%s", err, out)
 		}
 	}
@@ -225,18 +225,18 @@ func TestGivenUntouched(t *testing.T) {
 		w.tool(t, "registry-gc", "--free-after=1ns", config)
 		strays()
 		untouched("while a pod uses it", w.node.ID)
-		remove()
+		remove("it serves pods")
 		if err := os.RemoveAll(w.node.StateDir); err != nil {
 			t.Fatal(err)
 		}
 	}
 	w.called(t, addrs[0], true)
 	w.verb(t, list, "DEL", "pod")
-	remove()
+	remove("this node may not delete it: an operator has created it")
 	untouched("after DEL", w.node.ID)
 	w.tool(t, "registry-gc", "--free-after=1ns", config)
 	untouched("after a collection", "")
-	remove()
+	remove("this node may not delete it: an operator has created it")
 	strays()
 	untouched("after eni-gc", "")
 
