@@ -99,8 +99,8 @@ func (b *Bundle) Review(ctx context.Context) (doctor.Report, []doctor.Unmade) {
 	return doctor.Review(ctx, r)
 }
 
-// missingSource names a source that every check needs, if it is missing or cut, or else returns "". The checks work
-// without a conflist, but would be wrong with only some of the node's conflists.
+// missingSource returns a text about a missing or cut source that every check needs. If there is no such source, it
+// returns "". The checks work without a conflist, but would be wrong with only some of the node's conflists.
 func (b *Bundle) missingSource() string {
 	for name, has := range map[string]bool{sourceRegistry: b.State != nil, sourceKernel: b.Kernel != nil} {
 		if !has {

@@ -126,8 +126,8 @@ func callWithin[T any](ctx context.Context, deadline time.Duration, f func(conte
 // data.
 type cutter interface{ Cut() bool }
 
-// fittingJSON returns the JSON of a value. The argument share is a number of bytes. While the compressed JSON is
-// larger, fittingJSON cuts the value. The result "why" then says how much is left.
+// fittingJSON returns the JSON of a value. It cuts the value until the compressed JSON has at most share bytes. If it
+// has cut the value, the result "why" says how much is left.
 func fittingJSON(v any, share int) (text []byte, why string, err error) {
 	whole := 0
 	for {

@@ -23,8 +23,8 @@ const (
 	sourceKernel    = "kernel"
 )
 
-// A finish is the second part of a reading. It returns the data that may leave the node, and may change the gathering,
-// which waits for it.
+// A finish is the second part of a reading. It returns the data that may leave the node. It may change the gathering,
+// because the gathering waits for the finish.
 type finish func() (any, error)
 
 // A reading reads one source. It must not change the gathering, because it may still run after its deadline, while the
@@ -37,8 +37,8 @@ type reading struct {
 	read       func(*gathering, context.Context) (finish, error)
 }
 
-// readings are all readings in their order. A reading adds names to the allowance, which later readings keep in texts.
-// A bundle has room for all shares and the manifest together.
+// readings are all readings in their order. A reading adds names to the allowance, and later readings keep these names
+// in texts. A bundle has room for all shares and the manifest together.
 var readings = []reading{
 	{sourceConflists, "conflists.json", 5 * time.Second, 60_000, (*gathering).readConflists},
 	// The kernel is read before the registry, because an ADD makes the lease before the links. So the registry has the
