@@ -43,7 +43,7 @@ func commandOf(app *App, args []string) (int, *Command) {
 }
 
 // splitFlags separates the flags, with their values, from the arguments. An unknown flag counts as a flag without a
-// value, about which the library then returns an error.
+// value. The library then returns an error about the unknown flag.
 func splitFlags(known []Flag, args []string) (flags, rest []string) {
 	for i := 0; i < len(args); i++ {
 		word := args[i]

@@ -77,7 +77,7 @@ func heading(f reflect.StructField) string {
 	return f.Tag.Get("json")
 }
 
-// Cell returns the text of a value in a table. For an invalid CIDR, which means that there is none, the text is empty.
+// Cell returns the text of a value in a table. An invalid CIDR stands for no CIDR, so its text is empty.
 func Cell(v any) string {
 	// Most cells are strings. Sprint would be slow for them.
 	text, ok := v.(string)
