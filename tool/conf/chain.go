@@ -184,8 +184,8 @@ func (r *review) reviewHooks(at map[string]int) {
 	r.reportLines(r.nameOf(i), chain.Unhooked(slave.Mode, &pair, len(out.Egresses)))
 }
 
-// reviewPair reviews the keys of our plugin at position i, which makes the veth pair, and other plugins that can
-// disturb the pair.
+// reviewPair reviews the keys of our plugin at position i. This plugin makes the veth pair. reviewPair also reviews
+// other plugins that can disturb the pair.
 func (r *review) reviewPair(i int) {
 	const podLink = "eth0" // CNI_IFNAME of all Kubernetes runtimes
 	var c ptp.Config
@@ -241,9 +241,9 @@ func (r *review) reviewTuning(i int) {
 	}
 }
 
-// reviewPortmap reviews whether the reference plugin "portmap" sets a bit of mark, which is our nodePortMark. Then pods
-// of the node do not reach the hostPorts of other pods. The defaults have this fault: the iptables backend of portmap
-// sets bit 13 (0x2000), and nodePortMark is 0x2000. The nftables backend sets no bit.
+// reviewPortmap reviews whether the reference plugin "portmap" sets a bit of our nodePortMark (the argument mark). Then
+// pods of the node do not reach the hostPorts of other pods. The defaults have this fault: the iptables backend of
+// portmap sets bit 13 (0x2000), and nodePortMark is 0x2000. The nftables backend sets no bit.
 func (r *review) reviewPortmap(i int, mark uint32) {
 	var c struct {
 		Backend     string `json:"backend"`

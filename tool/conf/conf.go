@@ -6,8 +6,8 @@
 // types into which the plugins decode their configurations.
 //
 // Most methods return an answer about the networks without a mistake, and an error with the mistakes of the others. A
-// file that Load cannot parse may belong to another program, so the error has it only if our plugins are in no other
-// file. [Conflists.Unread] has the errors of all files that Load cannot parse.
+// file that Load cannot parse may belong to another program. So the error is about such a file only if no other file
+// has our plugins. [Conflists.Unread] has the errors of all files that Load cannot parse.
 //
 // [Conflists.Whole] is an exception: it returns no answer if a file cannot be parsed or a network has a mistake,
 // because an answer without one of our networks would be wrong.
@@ -127,8 +127,8 @@ func (m *Member) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// neededPrograms returns the program that a runtime executes for the member, and GrowProgram if this program executes
-// it.
+// neededPrograms returns the program that a runtime executes for the member. If that program executes GrowProgram, the
+// result has GrowProgram, too.
 func (m Member) neededPrograms() []string {
 	if m.Type == TypeAll || m.Type == TypeIPAM {
 		return []string{m.Type, GrowProgram}
@@ -136,8 +136,8 @@ func (m Member) neededPrograms() []string {
 	return []string{m.Type}
 }
 
-// Plugin returns the first configuration in the list of our plugin of this type, or nil. A configuration of TypeAll
-// counts, too, because it has the keys of all our plugins.
+// Plugin returns the configuration of our plugin of this type: the first one in the list, or nil. A configuration of
+// TypeAll counts, too, because it has the keys of all our plugins.
 func (c List) Plugin(typ string) json.RawMessage { return c.member(typ).Raw }
 
 // member returns the same configuration as Plugin, but with its type and capabilities. If there is none, it returns the

@@ -11,7 +11,7 @@ import (
 // Withheld replaces a value that must not leave the node.
 const Withheld = "[withheld]"
 
-// privateKeys are keys of our plugins with values of an operator or a pod that no check needs.
+// privateKeys are keys of our plugins. An operator or a pod chooses their values, and no check needs these values.
 var privateKeys = map[string]bool{"eniTags": true, "runtimeConfig": true, "args": true, "prevResult": true, "dns": true}
 
 // Documented returns the part of a list that may leave the node. Of our plugins, this is the documented keys whose
@@ -39,8 +39,9 @@ func (m Member) documentedKeys() map[string]any {
 	return all
 }
 
-// addDocumented copies documented values of an object into a map: the struct type t has a field for the key, and the
-// value has the type of the field. For privateKeys, it writes [Withheld] in place of each text in the value.
+// addDocumented copies documented values of an object into a map. A value is documented if the struct type t has a
+// field for its key, and the value has the type of this field. For privateKeys, addDocumented writes [Withheld] in
+// place of each text in the value.
 func addDocumented(to map[string]any, object json.RawMessage, t reflect.Type) {
 	var values map[string]json.RawMessage
 	if json.Unmarshal(object, &values) != nil {

@@ -228,8 +228,8 @@ func parseList(path string, b []byte) (List, error) {
 	return c, nil
 }
 
-// Cached reads a list from the text that a runtime keeps after an ADD, which already has the plugins of the drop-ins.
-// The runtime has read the list from the path origin.
+// Cached reads a list from the text that a runtime keeps after an ADD. This text already has the plugins of the
+// drop-ins. The runtime has read the list from the path origin.
 func Cached(origin string, text []byte) (List, error) {
 	c := List{File: origin}
 	err := json.Unmarshal(text, &c)

@@ -13,9 +13,9 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// reviewNeighbours compares the file with the other files in its directory, except those that it will replace. Networks
-// with the same name share their leases, and all networks share the node's masquerading, its lease log and its ENIs
-// (see reviewENIUse).
+// reviewNeighbours compares the file with the other files in its directory. It leaves out files that this file will
+// replace. Networks with the same name share their leases, and all networks share the node's masquerading, its lease
+// log and its ENIs (see reviewENIUse).
 func (r *review) reviewNeighbours() {
 	r.decodeIPAM()
 	for _, f := range r.siblings.Files {
@@ -84,8 +84,8 @@ func (r *review) reviewENIUse(f string, other List) {
 }
 
 // replaces reports whether a program will probably rename the file newName to oldName. For example,
-// 10-pods.conflist.new and .10-pods.conflist.swp replace 10-pods.conflist. A name with an ending that runtimes read
-// does not, because runtimes then read both files.
+// 10-pods.conflist.new and .10-pods.conflist.swp replace 10-pods.conflist. A file whose name has an ending that
+// runtimes read replaces no other file, because runtimes read both files.
 func replaces(newName, oldName string) bool {
 	target := strings.TrimPrefix(strings.TrimSuffix(newName, filepath.Ext(newName)), ".")
 	return !isRead(newName) && (target == oldName || target == strings.TrimSuffix(oldName, filepath.Ext(oldName)))

@@ -63,8 +63,9 @@ func (c *Conflists) Wanted(s *registry.State) map[string]int {
 	return wanted
 }
 
-// Pools returns, for each pool, the policy for filling the pool. If networks share a pool, this is the policy of the
-// first, with the largest warm.min and warm.max of all. A run of registry-gc keeps free addresses by the same values.
+// Pools returns, for each pool, the policy for filling the pool. If networks share a pool, Pools takes the policy of
+// the first network, and the largest warm.min and warm.max of all these networks. A run of registry-gc keeps free
+// addresses by the same values.
 func (c *Conflists) Pools() (pools []lease.Policy) {
 	for _, p := range c.policies {
 		i := slices.IndexFunc(pools, func(q lease.Policy) bool { return q.Pool == p.Pool })
@@ -108,9 +109,9 @@ func (c *Conflists) LowestIndex() (int, error) {
 	}).MinIndex, nil
 }
 
-// MostENIs returns how many ENIs the instance may have, by its type and by the networks' maxENIs. Without the provision
-// "full", a network can have no more than are attached. If the registry does not know the type's limits yet, the result
-// is 0.
+// MostENIs returns how many ENIs the instance may have, by its type and by the networks' maxENIs. A network whose
+// provision is not "full" can have only the attached ENIs. If the registry does not know the type's limits yet, the
+// result is 0.
 func (c *Conflists) MostENIs(s *registry.State) int {
 	most := 0
 	for _, p := range c.Whole() {
@@ -123,8 +124,8 @@ func (c *Conflists) MostENIs(s *registry.State) int {
 	return min(cmp.Or(most, s.Instance.ENIs), s.Instance.ENIs)
 }
 
-// Assigns reports whether the node asks EC2 for addresses: not if the provision is "none" in all networks. If c does
-// not know all networks, the result is true.
+// Assigns reports whether the node asks EC2 for addresses. The result is false only if all networks have the provision
+// "none". If c does not know all networks, the result is true.
 func (c *Conflists) Assigns() bool {
 	all := c.Whole()
 	return len(all) == 0 ||
@@ -147,7 +148,7 @@ func (c *Conflists) Misfit(e registry.ENI) (why string) {
 	return why
 }
 
-// Unclear reports whether pods of a network get no addresses of an ENI only because of the tags of the ENI's subnet. An
+// Unclear reports whether the ENI e serves no pods of some network, and the tags of its subnet are the only reason. An
 // operator or another program has attached the ENI.
 func (c *Conflists) Unclear(e registry.ENI) bool {
 	return slices.ContainsFunc(c.policies, func(p lease.Policy) bool { return p.Pool == e.Pool && p.Unclear(e) })

@@ -76,7 +76,7 @@ func (r *review) reportLines(where string, err error) {
 	}
 }
 
-// reportTolerated adds a mistake of the list of which the command install only warns.
+// reportTolerated adds a mistake of the list. The command install only warns of this mistake.
 func (r *review) reportTolerated(format string, args ...any) {
 	r.add(Mistake{File: r.file, Text: fmt.Sprintf(format, args...), Tolerated: true})
 }
