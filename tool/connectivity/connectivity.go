@@ -7,8 +7,8 @@
 // until a run of registry-gc or a CNI GC removes them.
 //
 // If a path fails, the test sends its packets again, and observes them. It opens taps at links (see [nl.Tap]), and
-// makes netfilter report which rules drop packets. Both are only about the addresses of this test, and end with the
-// process.
+// makes netfilter report which rules drop packets. The taps and these reports are only about the addresses of this
+// test, and end with the process.
 package connectivity
 
 import (

@@ -170,9 +170,9 @@ func (s *scene) nodeAddr(f nl.Family) netip.Addr {
 var metadataAddrs = map[nl.Family]netip.AddrPort{nl.IPv4: netip.MustParseAddrPort("169.254.169.254:80"),
 	nl.IPv6: netip.MustParseAddrPort("[fd00:ec2::254]:80")}
 
-// metadataPaths returns the paths to the metadata service from the node, which the plugins need, and from a pod. Most
-// instances have no IPv6 endpoint. So for IPv6, there is only the path from a pod, and only if the configuration blocks
-// it: the test tries whether it is really blocked.
+// metadataPaths returns the paths to the metadata service: from the node, and from a pod. The plugins need the path
+// from the node. Most instances have no IPv6 endpoint. So for IPv6, there is only the path from a pod, and only if the
+// configuration blocks this path. The test then tries whether this path is really blocked.
 func (s *scene) metadataPaths(f nl.Family) (all []path) {
 	to, a := metadataAddrs[f], s.pods[0]
 	if f == nl.IPv4 {
@@ -249,9 +249,9 @@ func (s *scene) servicePaths(f nl.Family) []path {
 	return all
 }
 
-// serviceFamily returns the first family of the cluster's Services. The API server's Service has only this family, and
-// so has that of the DNS server, unless its manifest asks for both. If the DNS server is not known, or the pods lack
-// its family, serviceFamily returns a family that Services and pods have.
+// serviceFamily returns the first family of the cluster's Services. The API server's Service has only this family. The
+// DNS server's Service also has only this family, unless its manifest asks for both families. If the DNS server is not
+// known, or the pods lack its family, serviceFamily returns a family that Services and pods have.
 func (s *scene) serviceFamily() nl.Family {
 	a := s.pods[0]
 	if s.DNS.IsValid() && a.addr(nl.FamilyOf(s.DNS)).IsValid() {

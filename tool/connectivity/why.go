@@ -141,8 +141,8 @@ func (s *scene) whyOutside(f finding) (cause, do string) {
 	return "the packet is lost outside of this node's kernel", cmp.Or(f.advice, groupsAdvice)
 }
 
-// downLink returns the first link that is down of those that a path needs: the host interface, and the links of the
-// pods' ENIs. If none is down, it returns "".
+// downLink returns the first link that a path needs and that is down. A path needs the host interface, and the links of
+// the pods' ENIs. If no link is down, downLink returns "".
 func (s *scene) downLink(f finding) string {
 	links := []string{s.Network.Pair.HostInterface}
 	for _, p := range []*pod{f.pod, f.target} {
@@ -159,8 +159,9 @@ func (s *scene) downLink(f finding) string {
 }
 
 // unassignedCause returns a cause if a pod of the path has an address that no ENI of this instance has. EC2's
-// source/destination check then drops the pod's packets. Metadata may lack a new address for minutes, so
-// unassignedCause then also asks EC2. If metadata does not answer, or there is no such pod, the result is "".
+// source/destination check then drops the pod's packets. Metadata may lack a new address for minutes. So if metadata
+// lacks the address, unassignedCause asks EC2, too. If metadata does not answer, or there is no such pod, the result is
+// "".
 func (s *scene) unassignedCause(f finding) string {
 	enis, err := s.enis()
 	if err != nil {
