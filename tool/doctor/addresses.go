@@ -10,8 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// checkAddresses looks for addresses of pods on the node's own links, with which the node answers instead of the pod.
-// For example, amazon-ec2-net-utils, DHCP and cloud-init add such addresses.
+// checkAddresses looks for addresses of pods on the node's own links. The node itself answers at such an address,
+// instead of the pod. For example, amazon-ec2-net-utils, DHCP and cloud-init add such addresses.
 func (p *Node) checkAddresses(context.Context) ([]Finding, error) {
 	own, err := p.kernel.Addrs("")
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 
 // checkAnswers checks that the node's answers to pods leave by the pods' veths. The source of an answer is an address
 // of a hostInterface. The check asks the kernel for a route from each of these addresses to each pod. On a node with
-// several ENIs, programs such as cloud-init and amazon-ec2-net-utils add rules for packets from these addresses, which
-// lead to a table without routes to the pods.
+// several ENIs, programs such as cloud-init and amazon-ec2-net-utils add rules for packets from these addresses. Such a
+// rule leads the packets to a table without routes to the pods.
 func (p *Node) checkAnswers(context.Context) ([]Finding, error) {
 	rules, err := p.kernel.Rules()
 	if err != nil {
@@ -76,8 +76,8 @@ func (p *Node) missingMainRules(rules []nl.Rule) (found []Finding) {
 // prefMain is the priority of the kernel's own rule for the main table.
 const prefMain = 32766
 
-// podRoutes returns the node's routes to its pods. checkAddresses reports addresses that the node itself has, so
-// podRoutes leaves these out.
+// podRoutes returns the node's routes to its pods. It leaves out routes to addresses that the node itself has, because
+// checkAddresses reports these addresses.
 func (p *Node) podRoutes() ([]nl.Route, error) {
 	links, err := p.kernel.Links()
 	if err != nil {
@@ -100,8 +100,8 @@ func (p *Node) podRoutes() ([]nl.Route, error) {
 	}), err
 }
 
-// firstStray returns a finding about the first pod to which the kernel's route from nodeAddr does not use the pod's
-// veth, or nil if there is no such pod.
+// firstStray looks for the first pod for which packets from nodeAddr leave by a link other than the pod's veth. It
+// returns a finding about this pod, or nil if there is no such pod.
 func (p *Node) firstStray(nodeAddr netip.Addr, pods []nl.Route, rules []nl.Rule) ([]Finding, error) {
 	for _, r := range pods {
 		if pod := r.Dst.Addr(); pod.Is6() == nodeAddr.Is6() && !nodeAddr.IsLinkLocalUnicast() {
@@ -164,8 +164,8 @@ func catchingRule(nodeAddr netip.Addr, rules []nl.Rule) (nl.Rule, bool) {
 }
 
 // checksSource reports whether the kernel checks the source of packets that arrive by the link dev, which is a pod's
-// veth. Of the sysctl for all links and that of the link, the stricter value counts (ip-sysctl, rp_filter). "loose" is
-// as bad as "strict", because the veth has no address.
+// veth. The higher value of two sysctls counts: the sysctl for all links, and the sysctl of the link (ip-sysctl,
+// rp_filter). "loose" is as bad as "strict", because the veth has no address.
 func (p *Node) checksSource(dev string) bool {
 	return slices.ContainsFunc([]string{"all", dev}, func(link string) bool {
 		v, err := p.kernel.Sysctl("net/ipv4/conf/" + link + "/rp_filter")

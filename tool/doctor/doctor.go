@@ -138,8 +138,8 @@ type Node struct {
 	unreached bool // a finding says that this node does not reach EC2
 }
 
-// Open reads the data that several checks need: from this node, or from the image with the root directory root if root
-// is not empty. A missing conflist or an unreadable registry is no error, because the checks report it.
+// Open reads the data that several checks need. If root is empty, the data is from this node. Otherwise root is the
+// root directory of an image. A missing conflist or an unreadable registry is no error, because the checks report it.
 func Open(root, config, binDir string) (*Node, error) {
 	n := &Node{root: root}
 	n.binDir, n.conflists = n.pathOf(binDir), conf.Load(n.pathOf(config))
@@ -234,9 +234,9 @@ func reportOf(checks []Check, makeCheck func(Check) (found []Finding, made bool)
 	return r
 }
 
-// notMade returns the finding that a check could not be made: a warning, or an error if pods that need EC2 will fail.
-// This is the case if EC2 refuses the credentials, or if the node does not reach EC2. Of several findings that EC2 is
-// not reached, only the first is an error.
+// notMade returns the finding that a check could not be made. If EC2 refuses the credentials, or if the node does not
+// reach EC2, the finding is an error, because pods that need EC2 will fail. Otherwise the finding is a warning. If
+// several checks do not reach EC2, only the first of their findings is an error.
 func (p *Node) notMade(c Check, err error) Finding {
 	f := Finding{Severity: warning, About: c.Name, Means: "this check could not be made: " + err.Error(),
 		Do: "correct this error, then run the check again: " + cli.Name + " doctor --check " + c.Name}

@@ -136,9 +136,9 @@ func lostEgress(pod string, err error) Finding {
 			"Pods of an earlier release have fewer objects, so doctor reports them, too"}
 }
 
-// egressKernel returns a finding for each family of the gateways for which the kernel makes no tunnel. A tunnel needs
-// kernel modules. In a unit of systemd, for example, doctor is not permitted to load them. The finding is then only a
-// note, because the runtime may have the permission.
+// egressKernel tries whether the kernel makes tunnels in the families of the gateways, and returns a finding for each
+// family without tunnels. A tunnel needs kernel modules. In a unit of systemd, for example, doctor is not permitted to
+// load them. The finding is then only a note, because the runtime may have the permission.
 func egressKernel(networks []conf.NetworkEgress) (found []Finding) {
 	for _, f := range nl.Families {
 		if !slices.ContainsFunc(networks, func(n conf.NetworkEgress) bool {
@@ -243,8 +243,8 @@ func onePerGateway(routes []nl.Route) (first []nl.Route) {
 	return first
 }
 
-// silentRouter returns the finding that the clients of a router get no answers, and reports whether this is so: the
-// router has forwarded enough packets, and no answer has come.
+// silentRouter reports whether a router has forwarded many packets of clients, and no answer has come. It also returns
+// the finding about such a router.
 func silentRouter(p view.EgressPod) (Finding, bool) {
 	const enough = 20
 	lost := p.Role == egress.Router && p.Forwarded > enough && p.Answered == 0
@@ -292,8 +292,8 @@ func routerAnswers(ctx context.Context, client *nl.NS, s egress.State, r nl.Rout
 var unusedAddrs = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"),
 	netip.MustParseAddr("3fff::1")}
 
-// tunnelledAddr returns an address within the destination of the route r to which the client sends packets by the
-// tunnel, or the zero address if it finds none.
+// tunnelledAddr looks for an address to which the client sends packets through the tunnel. The address is within the
+// destination of the route r. If tunnelledAddr finds no address, it returns the zero address.
 func tunnelledAddr(client *nl.NS, s egress.State, r nl.Route) (netip.Addr, error) {
 	first := r.Dst.Addr()
 	for _, to := range append([]netip.Addr{first.Next(), first}, unusedAddrs...) {

@@ -24,8 +24,8 @@ type place struct {
 }
 
 // checkEndpoint looks at the variables that choose how a program asks EC2, for example the endpoint and a proxy. A
-// plugin has the variables of the container runtime, and the tool those of its unit or of a shell. If they differ,
-// perhaps only the plugins or only the tool reach EC2.
+// plugin has the variables of the container runtime. The tool has the variables of its unit or of a shell. If they
+// differ, perhaps only the plugins or only the tool reach EC2.
 func (p *Node) checkEndpoint(ctx context.Context) ([]Finding, error) {
 	here := place{"this process", os.Getenv, warning, "this tool cannot ask EC2",
 		"run doctor with the same variables: set -a; . " + environmentFile + "; " + cli.Name + " doctor"}
@@ -67,8 +67,8 @@ func (p *Node) checkEndpoint(ctx context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// settingDifferences returns a text about the settings that differ in two lists, which have the same settings in the
-// same order.
+// settingDifferences returns a text about the settings whose values differ between two lists. Both lists have the same
+// settings in the same order.
 func settingDifferences(these, those []aws.Setting) string {
 	var all []string
 	for i, s := range these {

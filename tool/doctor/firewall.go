@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// checkFirewall looks for chains of other programs that may drop packets that the node forwards for pods, such as those
-// of Docker, firewalld and hardened images. It does not evaluate the rules in these chains, because they may depend on
-// any property of a packet.
+// checkFirewall looks for chains that may drop packets that the node forwards for pods. Such chains are from other
+// programs, for example Docker and firewalld, or from hardened images. checkFirewall does not evaluate the rules in
+// these chains, because they may depend on any property of a packet.
 func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 	networks, _ := p.conflists.Networks() // checkConfig reports mistakes in networks
 	if len(networks) == 0 {

@@ -28,10 +28,10 @@ func (p *Node) checkLeftovers(context.Context) ([]Finding, error) {
 	return append(found, lost...), err
 }
 
-// stillLeft calls leftBehind again, with the present registry, and returns only the findings of both calls. Pods start
-// and end while leftBehind reads, so a finding of one call may be wrong. The present registry has the lease of a pod
-// that has just started, because an ADD makes the lease before the veth. The second call finds no objects of a pod that
-// has just ended.
+// stillLeft calls leftBehind again, with the present registry. It returns only the findings that both calls have. Pods
+// start and end while leftBehind reads, so a finding of one call may be wrong. The present registry has the lease of a
+// pod that has just started, because an ADD makes the lease before the veth. The second call finds no objects of a pod
+// that has just ended.
 func (p *Node) stillLeft(found []Finding) ([]Finding, error) {
 	if len(found) == 0 {
 		return nil, nil

@@ -147,8 +147,8 @@ func (p *Node) poolMTUs() map[string]int {
 	return all
 }
 
-// checkFamilies checks that the boot ENI's link has an address of each family that pods must have. Without one, each
-// ADD fails. The plugin's STATUS does not find this fault if the link has an address of another family.
+// checkFamilies checks that the boot ENI's link has an address of each family in ipFamilies. Otherwise each ADD fails.
+// The plugin's STATUS does not find this fault if the link has an address of another family.
 func (p *Node) checkFamilies() ([]Finding, error) {
 	networks, _ := p.conflists.Networks() // checkConfig reports mistakes in networks
 	var found []Finding
@@ -177,8 +177,8 @@ func (p *Node) checkFamilies() ([]Finding, error) {
 	return found, nil
 }
 
-// checkUnshared returns nl.ErrShared if another link uses the link l. For a record of a node, it always does, because a
-// record does not show which links use a link.
+// checkUnshared returns nl.ErrShared if another link uses the link l. For a record of a node, checkUnshared always
+// returns nl.ErrShared, because a record does not show which links use a link.
 func (p *Node) checkUnshared(l nl.Link) error {
 	if p.pool == nil {
 		return nl.ErrShared
@@ -187,12 +187,12 @@ func (p *Node) checkUnshared(l nl.Link) error {
 }
 
 // vpcMTU is the MTU inside a VPC (EC2 user guide, "Network MTU for your EC2 instance"). An ADD gives the boot ENI's MTU
-// to the ENIs of pods, unless it is larger than vpcMTU.
+// to the ENIs of pods, unless the boot ENI's MTU is larger than vpcMTU.
 const vpcMTU = 9001
 
 // checkLink checks the link of an ENI. bootMTU is the MTU of the boot ENI, and podMTU the MTU that a conflist gives to
-// pods of this ENI. The link may be down if no pod uses it (used is false): after a pod has returned the whole ENI, the
-// next ADD brings it up.
+// pods of this ENI. After a pod has returned the whole ENI, the link may be down until the next ADD. So a link that no
+// pod uses (used is false) may be down.
 func (p *Node) checkLink(eni string, l nl.Link, bootMTU, podMTU int, used bool) (found []Finding) {
 	add := func(means, do string, fix func(context.Context) (string, error)) {
 		found = append(found, Finding{Severity: severe, About: l.Name + " (" + eni + ")", Means: means,

@@ -106,8 +106,8 @@ func (p *Node) acceptsRouters(link string) bool {
 	return accepts == "2" || accepts == "1" && forwards == "0"
 }
 
-// unknownPod returns the finding about a pod without routes that neither the registry nor the runtime knows. l is the
-// node's end of the pod's pair.
+// unknownPod returns the finding that the node has lost its routes to a pod that neither the registry nor the runtime
+// knows. l is the node's end of the pod's pair.
 func unknownPod(l nl.Link) Finding {
 	return Finding{Severity: severe, About: l.Name + " (" + l.Alias + ")",
 		Means: "the node has lost its routes to this pod, and repair cannot put them back. Neither the registry nor " +
@@ -124,7 +124,7 @@ func wiringText(w nl.Wiring) string {
 	return strings.Join(all, "; ")
 }
 
-// oneLine returns the text of an error in one line, without the text of fs.ErrNotExist after another text.
+// oneLine returns the text of an error as one line. It drops the text of fs.ErrNotExist after a colon.
 func oneLine(err error) string {
 	text := strings.ReplaceAll(err.Error(), ": "+fs.ErrNotExist.Error(), "")
 	return strings.Join(strings.Fields(strings.ReplaceAll(text, "\n", "; ")), " ")
@@ -150,7 +150,7 @@ func lossConsequence(l repair.Loss) string {
 				services = true
 			}
 			source = source || o.Src.IsValid()
-			cut = cut || main[o.Dst] > 1 || o.Table == 0 && o.Dst.Addr().Is6() // routes of IPv6 have no spare route
+			cut = cut || main[o.Dst] > 1 || o.Table == 0 && o.Dst.Addr().Is6() // a pod has no second route for IPv6
 		case nl.Rule:
 			services = true
 		case nl.Sysctl:

@@ -23,12 +23,12 @@ const networkdConf = "[Network]\nManageForeignRoutes=no\nManageForeignRoutingPol
 // networkdDropIn is the file that gets networkdConf.
 const networkdDropIn = "/etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf"
 
-// foreignKeys has the settings of networkdConf. Unless the value is "no", as it is not by default, systemd-networkd
-// removes objects of other programs: those that the map's value names.
+// foreignKeys has the settings of networkdConf. The map's value names the objects of other programs that
+// systemd-networkd removes, unless the setting is "no". The default is "yes".
 var foreignKeys = map[string]string{"ManageForeignRoutes": "routes", "ManageForeignRoutingPolicyRules": "rules"}
 
 // checkNetworkd checks that systemd-networkd does not remove routes and rules of other programs (networkd.conf(5)). By
-// default, it does this when it starts, or when it configures a link again.
+// default, systemd-networkd removes them when it starts, or when it configures a link again.
 func (p *Node) checkNetworkd(ctx context.Context) ([]Finding, error) {
 	_, err := os.Stat(p.pathOf("/run/systemd/netif/links"))
 	if err != nil && !p.isActive(ctx, "systemd-networkd.service") {

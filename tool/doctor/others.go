@@ -12,9 +12,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// checkOthers returns a note about each ENI of an operator or another program that gives pods no addresses. This is a
-// fault only if the ENI is meant to serve pods. The check also names ENIs that an operator drains, but not those that a
-// process has begun to delete.
+// checkOthers returns a note about each ENI that an operator or another program has attached, and whose addresses no
+// new pod gets. This is a fault only if the ENI is meant to serve pods. The check also names ENIs that an operator
+// drains, but not those that a process has begun to delete.
 func (p *Node) checkOthers(context.Context) ([]Finding, error) {
 	var found []Finding
 	for _, id := range slices.Sorted(maps.Keys(p.state.ENIs)) {

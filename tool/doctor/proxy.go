@@ -34,10 +34,10 @@ func (p *Node) checkProxy(context.Context) (found []Finding, failed error) {
 	return append(found, past...), errors.Join(failed, err)
 }
 
-// checkIPVS looks for the link that kube-proxy makes in IPVS mode. By a routing rule, a packet from a pod's veth goes
-// back into the pod, which sends it by its ENI. But IPVS routes a rewritten packet as if the node had sent it, so the
-// rule does not match. If the backend is a pod of this node, it gets the packet by its veth, but answers by its ENI. So
-// the answer does not reach the node's IPVS.
+// checkIPVS looks for the link that kube-proxy makes in IPVS mode. A routing rule sends a packet from a pod's veth back
+// into the pod, and the pod sends the packet by its ENI. But IPVS routes a rewritten packet as if the node had sent the
+// packet, so the rule does not match. If the backend is a pod of this node, the backend gets the packet by a veth, but
+// answers by an ENI. So the answer does not reach the node's IPVS.
 func (p *Node) checkIPVS() ([]Finding, error) {
 	const link = "kube-ipvs0"
 	_, err := p.kernel.LinkByName(link)
@@ -85,7 +85,8 @@ func (p *Node) servicesByENI(n conf.Network) (found []Finding, err error) {
 }
 
 // pastTunnels looks for Services with an endpoint that is a destination of an egress. The node changes the ClusterIP of
-// a client's packet to the endpoint's address. Only the client has the tunnel, so the node sends the packet without it.
+// a client's packet to the endpoint's address. Only the client has the tunnel, so the node sends the packet outside the
+// tunnel.
 func (p *Node) pastTunnels() (found []Finding, err error) {
 	networks, _ := p.conflists.Egress() // checkConfig reports mistakes in networks
 	if len(networks) == 0 {

@@ -111,7 +111,7 @@ func (p *Node) Record(s *Snapshot, a *Answers) {
 // Pool returns the pool of the node, or nil.
 func (p *Node) Pool() *ipam.Pool { return p.pool }
 
-// Missing returns the findings of the report other that r does not have.
+// Missing returns the findings that are in the report "other", but not in r.
 func (r *Report) Missing(other Report) (added []Finding) {
 	for _, f := range other.Findings {
 		same := func(o Finding) bool { return o.Check == f.Check && o.About == f.About && o.Severity == f.Severity }

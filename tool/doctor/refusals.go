@@ -60,8 +60,9 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 }
 
 // failureFinding returns the finding about the last failed ADD of a network and pool. The failure stays in the registry
-// until a later ADD of this pool succeeds, but for a full subnet at least until the failure's Until. After
-// [registry.MostWait], any ADD removes it. If the pool has free addresses again, the finding is only a note.
+// until a later ADD of this pool succeeds. A failure about a full subnet stays at least until the time in its field
+// Until. After [registry.MostWait], any ADD removes the failure. If the pool has free addresses again, the finding is
+// only a note.
 func (p *Node) failureFinding(concern string, now time.Time) Finding {
 	f := p.state.Failures[concern]
 	network, pool, _ := strings.Cut(concern, "/")

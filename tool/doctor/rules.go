@@ -60,8 +60,8 @@ func (p *Node) podAddrs() map[netip.Addr]view.Holding {
 // fromPodPref is the preference of the rule that amazon-vpc-cni-k8s makes for each of its pods.
 const fromPodPref = 1536
 
-// isNeeded reports whether a running pod needs the rule r. Only a pod of amazon-vpc-cni-k8s does. While it runs, the
-// node has a route to it that none of our plugins has made.
+// isNeeded reports whether a running pod of amazon-vpc-cni-k8s needs the rule r. While such a pod runs, the node has a
+// route to the pod, and none of our plugins has made this route.
 func isNeeded(r nl.Rule, routes []nl.Route) bool {
 	return r.Pref == fromPodPref && slices.ContainsFunc(routes, func(to nl.Route) bool {
 		return to.Dst == r.From && to.Protocol != nl.RouteProtocol

@@ -14,7 +14,7 @@ type seizer struct {
 // hotplugRules are rules of udev by which seizers do not configure the ENIs of pods. cni-links.service writes them.
 const hotplugRules = "/run/udev/rules.d/99-zz-cni-ipvlan-vpc-k8s.rules"
 
-// seizerFindings returns a finding if nothing keeps a seizer off the ENIs of pods.
+// seizerFindings returns a finding if nothing prevents a seizer from configuring the ENIs of pods.
 func (p *Node) seizerFindings(s seizer) []Finding {
 	enable := "if every ENI except the boot ENI is for pods, run: systemctl enable --now cni-links.service"
 	if !p.linksKnown() {

@@ -46,8 +46,9 @@ func (p *Node) checkState(context.Context) ([]Finding, error) {
 	return slices.Concat(found, p.checkLock(), p.checkLog()), nil
 }
 
-// checkLock looks for a stopped or hanging process that keeps the lock of the registry: the same process holds the lock
-// each time that checkLock looks within a second. A change of the registry takes only milliseconds.
+// checkLock looks for a stopped or hanging process that keeps the lock of the registry. It looks several times within a
+// second. If the same process holds the lock each time, this process is the finding. A change of the registry takes
+// only milliseconds.
 func (p *Node) checkLock() []Finding {
 	const looks, between = 5, 200 * time.Millisecond
 	first, held := p.pool.Registry.Holder()

@@ -72,9 +72,9 @@ func releasesRequested(l conf.List) bool {
 		func(r lease.Permission) bool { return r.IPs || len(r.ENIs) > 0 })
 }
 
-// checkTool checks the program that systemd starts for our units, which name it without a directory (systemd.exec(5),
-// ExecSearchPath=). systemd searches /usr/local/bin, where the original project has its tool, before /usr/bin, where a
-// package installs ours.
+// checkTool checks which program systemd starts for our units. The units name the tool without a directory
+// (systemd.exec(5), ExecSearchPath=). systemd searches /usr/local/bin before /usr/bin. The original project has its
+// tool in /usr/local/bin, and a package installs ours in /usr/bin.
 func (p *Node) checkTool() []Finding {
 	for _, dir := range []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"} {
 		file := p.pathOf(filepath.Join(dir, cli.Program))
@@ -96,8 +96,8 @@ func (p *Node) checkTool() []Finding {
 // repairCommand matches the command repair, with either name of the tool.
 var repairCommand = regexp.MustCompile(`\bcni-(ipvlan-vpc-k8s-)?tool repair\b`)
 
-// checkRepairs checks that cni-gc.service runs repair, too. The file in the original project's README does not, and in
-// /etc it hides the unit of our package.
+// checkRepairs checks that cni-gc.service runs repair, too. The cni-gc.service in the original project's README does
+// not run repair. If this file is in /etc, it hides the unit of our package.
 func (p *Node) checkRepairs() []Finding {
 	const unit = "cni-gc.service"
 	file, installed := p.lookUp("systemd/system", unit)

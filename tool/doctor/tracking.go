@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// idleEnough is a number of seconds. It is a finding if security groups forget an idle connection earlier, because
-// programs keep connections that are idle for minutes. One hour is our choice: Linux sends a keepalive after two hours
-// (tcp(7)).
+// idleEnough is a number of seconds. If security groups forget an idle connection earlier, checkTracking returns a
+// finding, because programs keep connections that are idle for minutes. One hour is our choice: Linux sends a keepalive
+// after two hours (tcp(7)).
 const idleEnough = 3600
 
 // checkTracking looks for ENIs whose security groups soon forget idle TCP connections, by the default of the instance
