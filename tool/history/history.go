@@ -25,8 +25,8 @@ type Lease struct {
 	Begin time.Time
 	End   time.Time // zero: the log does not have the end
 
-	// If lastShown is not zero, no line shows the end of the lease. It is the time of the last line that the node
-	// wrote in the same boot.
+	// If lastShown is not zero, no line shows the end of the lease. lastShown is then the time of the last line that
+	// the node wrote in the same boot.
 	lastShown time.Time
 }
 
@@ -96,7 +96,8 @@ func (h *History) newTenancy(a netip.Addr) *tenancy {
 }
 
 // endCrashedLeases ends the leases of nodes that have crashed, and so have written no line about the ends. If another
-// node gets the address after the last line of the crashed node, the crashed node's lease ends then.
+// node gets the address later than the crashed node's last line, the crashed node's lease ends when the other node's
+// lease begins.
 func endCrashedLeases(ls []*Lease) {
 	for i, l := range ls {
 		for _, next := range ls[i+1:] {

@@ -64,7 +64,7 @@ func newReader() *reader {
 		logs: map[string]*fileState{}, fragments: map[string]map[int]netip.Addr{}}
 }
 
-// A fileState is the state of the reader in one file. The reader also has one for each log, of which it uses only the
+// A fileState is the state of the reader in one file. The reader also has a fileState for each log, but uses only its
 // field "nodes".
 type fileState struct {
 	nodes         map[string]*node
@@ -200,8 +200,8 @@ func (r *reader) addFragment(c *fileState, text []byte) {
 	}
 }
 
-// noteTorn adds a function to c.tornNotes if c.hasTorn is true. The function, which readFile may call after the whole
-// file, records that a damaged line may follow the last line in its series.
+// noteTorn adds a function to c.tornNotes if c.hasTorn is true. The function records that a damaged line may follow
+// c.line in the series of c.line. readFile may call the function after it has read the whole file.
 func (r *reader) noteTorn(c *fileState) {
 	if !c.hasTorn || len(c.nodes) == 0 {
 		return

@@ -279,13 +279,13 @@ func (s *series) previousName() string {
 }
 
 // latestSeries returns the last series of the node, which no other series follows. If lines are lost, several series
-// may have none after them. If latestSeries cannot find out which of them is the last, it returns nil.
+// may have no following series. If latestSeries cannot find out which of them is the last, it returns nil.
 func latestSeries(named map[string]*series, followed map[string]bool, clocks map[string]*series) *series {
 	ends := slices.Collect(maps.Values(clocks))
 	ends = slices.DeleteFunc(ends, func(s *series) bool { return s.old || followed[s.name] })
 	if len(ends) > 1 {
-		// An end that reaches back to the node's first series, which has no previous one, is not the latest: the series
-		// after it is lost.
+		// A series is not the latest if its previous series lead back to the node's first series: the series after it
+		// is lost. The node's first series has no previous series.
 		ends = slices.DeleteFunc(ends, func(s *series) bool {
 			for range named {
 				if before := named[s.previousName()]; before != nil {
@@ -350,8 +350,8 @@ func (s *series) lostAddr(after, until int) netip.Addr {
 	return a
 }
 
-// addHoleBefore adds a hole to the beginning of s if lines may be lost between the series prev and s. An old series
-// does not show this, because its lines have no numbers.
+// addHoleBefore adds a hole to the beginning of s if lines may be lost between the series prev and s. If s is an old
+// series, its lines have no numbers, so they do not show whether lines are lost.
 func (n *node) addHoleBefore(prev, s *series) {
 	_, number, _ := strings.Cut(s.previous, ".")
 	end, _ := strconv.Atoi(number)

@@ -76,7 +76,7 @@ func (w *walker) enterSeries(before, s *series) {
 	}
 }
 
-// walkSeries goes through the holes, the snapshots and the lines about the address of a series, in their order.
+// walkSeries goes through a series: its holes, its snapshots, and its lines about the address, in their order.
 func (w *walker) walkSeries(s *series) {
 	holes, whole := s.holes, s.snapshots
 	pass := func(at int) { // handles the holes and the snapshots before the line with the index "at"
@@ -216,7 +216,7 @@ func (w *walker) openLease(l registry.Line) {
 	w.leases, w.endedLease = append(w.leases, w.cur), nil
 }
 
-// sameLease reports whether two lines, with the begins of their leases as times, are about the same lease.
+// sameLease reports whether two lines are about the same lease. The time of each line must be the begin of its lease.
 func sameLease(a, b registry.Line) bool { return onlyKey(a) == onlyKey(b) && isNear(a.Time, b.Time) }
 
 // onlyKey returns a line with only those members of l that identify the interface of the pod.
