@@ -138,9 +138,9 @@ func (n Needs) Policy() Policy {
 	return p
 }
 
-// allowRequests allows the additional calls that the node needs for the requests of pods: new ENIs in subnets and
-// groups that the configuration names, and the attachment and detachment of ENIs with the tags by which pods can ask
-// for them.
+// allowRequests allows the additional calls that the node needs for the requests of pods. It allows new ENIs in the
+// subnets and security groups for which pods may ask. It also allows the attachment and detachment of ENIs for which
+// pods may ask, by the tags of the ENIs.
 func (n Needs) allowRequests(
 	allow func(sid string, condition map[string]map[string]string, actions, resources []string),
 ) {
@@ -165,7 +165,8 @@ func (n Needs) allowRequests(
 	}
 }
 
-// takesOver reports whether a pod may ask for an address of an ended instance, which the node then takes.
+// takesOver reports whether a pod may ask for an address of an ended instance. The node then takes the address from
+// that instance.
 func (n Needs) takesOver() bool {
 	return slices.ContainsFunc(n.requests(), func(r request) bool {
 		return r.Takeover && r.mode != lease.ProvisionNone
@@ -197,9 +198,9 @@ func (n Needs) readActions() []string {
 	return actions
 }
 
-// assignActions returns the actions that assign addresses to an ENI and unassign them. The node keeps IPv6 addresses as
-// long as their ENI, because they cost nothing, except those for which pods have asked. With skipDeallocation, it
-// unassigns none of its own addresses. But with takeover, it takes addresses from ended instances.
+// assignActions returns the actions that assign addresses to an ENI and unassign them. IPv6 addresses cost nothing, so
+// the node keeps them as long as their ENI. But it unassigns IPv6 addresses for which pods have asked. With
+// skipDeallocation, it unassigns none of its own addresses. But with takeover, it takes addresses from ended instances.
 func (n Needs) assignActions() []string {
 	var actions []string
 	pools := n.changingPools()
