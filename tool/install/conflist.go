@@ -32,9 +32,9 @@ func ReadConflist(file string) (*Conflist, error) {
 	return &Conflist{filepath.Base(file), text}, nil
 }
 
-// autoHostInterface matches the key hostInterface with the value "auto", with which one conflist works on nodes whose
-// boot ENIs' links have different names. No such link has the name "auto", because udev and Linux name links by their
-// kind or place.
+// autoHostInterface matches the key hostInterface with the value "auto". With this value, one conflist works on nodes
+// whose boot ENIs have links with different names. No link of a boot ENI has the name "auto", because udev and Linux
+// name links by their kind or place.
 var autoHostInterface = regexp.MustCompile(`("hostInterface"\s*:\s*)"auto"`)
 
 // WantsHostInterface reports whether the conflist has the hostInterface "auto".
@@ -62,7 +62,7 @@ func (c *Conflist) otherNames(p Place) (old []string) {
 }
 
 // checkMistakes returns an error with all mistakes of the conflist, except the tolerated ones, of which it only warns.
-// With an error, a node that already has such a conflist could not get new releases.
+// If a tolerated mistake were an error, a node that already has such a conflist could not get new releases.
 func (c *Conflist) checkMistakes(p Place) error {
 	file := filepath.Join(p.ConfDir, c.Name)
 	found, err := conf.MistakesIn(file, c.Text, p.BinDir, c.otherNames(p), pluginPrograms...)

@@ -63,8 +63,8 @@ func (i *Installation) putEnvironment() error {
 		text: []byte(environmentHeader + strings.Join(i.env, ""))})
 }
 
-// warnOfLacking warns of variables for the units that an administrator's environmentFile lacks. The argument text is
-// its content.
+// warnOfLacking warns if variables for the units are missing in an administrator's environmentFile. The argument text
+// is the content of this file.
 func (i *Installation) warnOfLacking(text []byte) {
 	var lacks []string
 	for _, line := range i.env {

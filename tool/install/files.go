@@ -17,7 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// Directories of the container image (from...), which are also those of the deb and rpm packages, and of the node.
+// Directories of the container image (from...), and of the node. The deb and rpm packages have the same directories as
+// the image.
 const (
 	fromBin     = "opt/cni/bin"
 	fromTool    = "usr/bin"
@@ -151,8 +152,8 @@ func (f nodeFile) putLink() error {
 	return os.Rename(next, f.path)
 }
 
-// unfinishedSuffix is the end of the name of an unfinished file (see package atomicfile), until a rename replaces the
-// old file. The next run overwrites an unfinished file of a killed run.
+// unfinishedSuffix is the end of the name of an unfinished file (see package atomicfile). A rename later gives the
+// finished file its own name. The next run overwrites an unfinished file of a killed run.
 const unfinishedSuffix = ".new"
 
 // removeFile removes a file, and an unfinished file of a killed run beside it, and records both changes. If Check is

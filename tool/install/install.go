@@ -25,8 +25,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// programPrefix is the beginning of the names of all our programs, and the name of the plugin that does the work of
-// all.
+// programPrefix is the beginning of the names of all our programs. It is also the name of the plugin that does the work
+// of all plugins.
 const programPrefix = "cni-ipvlan-vpc-k8s"
 
 // pluginPrograms are our plugins in the order of their installation: a plugin comes after the program that it executes.

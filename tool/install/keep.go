@@ -33,8 +33,8 @@ type foundConflist struct {
 	Installed []string      `json:"cni-ipvlan-vpc-k8s/installed"` // see conf.Installed
 }
 
-// addedPlugins returns the plugins that other programs have added to a conflist of ours, whose text is the argument.
-// Without a plugin of ours in it, there are none.
+// addedPlugins returns the plugins that other programs have added to a conflist of ours. The argument is the text of
+// this conflist. If the text has no plugin of ours, the result is empty.
 func addedPlugins(text []byte) (others []conf.Member) {
 	var has foundConflist
 	if json.Unmarshal(text, &has) != nil {
@@ -123,8 +123,9 @@ func pluginEnds(text []byte) (last, end int, err error) {
 	return 0, 0, errors.New("the list has no plugins")
 }
 
-// textFor returns the text that the conflist of the node at the path target must have. If the file there has the same
-// JSON, this is the text of the file, so that the caller writes no new file, which the runtime would read again.
+// textFor returns the text for the node's conflist at the path target. If the file at this path already has the same
+// JSON, textFor returns the text of this file. So the caller writes no new file, and the runtime does not read the
+// conflist again.
 func (c *Conflist) textFor(target string) ([]byte, error) {
 	has, err := os.ReadFile(target)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -18,7 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// ErrInUse means that pods of the node have addresses from our plugins, which the runtime needs for their DEL.
+// ErrInUse means that pods of the node have addresses from our plugins. The runtime needs the plugins for the DELs of
+// these pods.
 var ErrInUse = errors.New("the node has pods of this network")
 
 // metricsFiles are the files in which our units write metrics, unless an operator has changed the units.

@@ -59,8 +59,8 @@ func (i *Installation) unitFiles() ([]nodeFile, error) {
 // programCalls matches the places at which a unit or a script names a program of ours without its directory.
 var programCalls = regexp.MustCompile(`(=-?|\$\()(` + programPrefix + `-(tool|links) |` + programPrefix + `-links\n)`)
 
-// withDirs puts ToolDir before the names of our programs in the text of a unit or a script, if systemd does not search
-// it.
+// withDirs changes the text of a unit or a script. It puts ToolDir before the names of our programs, unless systemd
+// searches ToolDir for programs.
 func (i *Installation) withDirs(text []byte) []byte {
 	if slices.Contains(systemdPath, i.ToolDir) {
 		return text
@@ -149,7 +149,8 @@ func enableable(units []nodeFile) (names []string) {
 func systemdRuns() bool { return hasPath("/run/systemd/system")() }
 
 // startUnits makes systemd read the units again, starts all enabled units except warmUnit, and makes systemd-networkd
-// read its drop-in. It does this even without changed files, because an earlier run may have been killed before it.
+// read its drop-in. startUnits takes these steps even if no file has changed, because an earlier run may have been
+// killed before these steps.
 func (i *Installation) startUnits(ctx context.Context) error {
 	if !i.Systemd || i.Check || !systemdRuns() {
 		return nil
@@ -165,9 +166,9 @@ func (i *Installation) startUnits(ctx context.Context) error {
 	return restartNetworkd(ctx)
 }
 
-// restartNetworkd restarts a running systemd-networkd that has not read our files yet. The drop-in keeps the routes and
-// rules of pods, and the .network file their veth pairs. If another file overrides the drop-in, restartNetworkd only
-// warns.
+// restartNetworkd restarts a running systemd-networkd that has not read our files yet. With the drop-in,
+// systemd-networkd keeps the routes and rules of pods. With the .network file, it keeps the veth pairs of pods. If
+// another file overrides the drop-in, restartNetworkd only warns.
 func restartNetworkd(ctx context.Context) error {
 	file, err := cli.UnreadByNetworkd([]string{toSystemd + "/networkd.conf.d/" + programPrefix + ".conf",
 		toSystemd + "/network/05-" + programPrefix + "-veth.network"})
@@ -186,8 +187,8 @@ func restartNetworkd(ctx context.Context) error {
 // of the conflist.
 const warmUnit = "cni-warm.service"
 
-// startWarm starts warmUnit if it is enabled, after the conflist is installed. It does not wait until warmUnit ends,
-// which may take minutes while EC2 throttles.
+// startWarm starts warmUnit if the unit is enabled. It does not wait until warmUnit ends, because this may take minutes
+// while EC2 throttles.
 func (i *Installation) startWarm(ctx context.Context) error {
 	if !slices.Contains(i.Enable, warmUnit) || !i.Systemd || i.Check || !systemdRuns() {
 		return nil
@@ -195,8 +196,8 @@ func (i *Installation) startWarm(ctx context.Context) error {
 	return systemctl(ctx, "start", "--no-block", warmUnit)
 }
 
-// stopUnits stops all units of ours that can be enabled, and the services that write metrics, which could write them
-// again after Uninstall.
+// stopUnits stops all units of ours that can be enabled. It also stops the services that write metrics, because these
+// services could write metrics again after Uninstall.
 func (i *Installation) stopUnits(ctx context.Context, units []nodeFile) error {
 	if !i.Systemd || i.Check || !systemdRuns() {
 		return nil
