@@ -33,7 +33,8 @@ type execPlugin struct {
 	dir string // directory of the kubeconfig
 }
 
-// An execCredential is the JSON object that the program of an execPlugin gets, and the one that it prints.
+// An execCredential is the JSON object that the program of an execPlugin gets. The program prints another
+// execCredential.
 type execCredential struct {
 	APIVersion string      `json:"apiVersion"`
 	Kind       string      `json:"kind"`
