@@ -50,9 +50,9 @@ type Attachment struct {
 	unlimited bool
 }
 
-// attachmentsOf lists the attachments of a network, the oldest first. Repairs are made in this order, so that objects
-// that pods share get the form that the youngest pod's ADD has given them. The function isUnknown reports whether no
-// source knows the pod of a pair, by the node's end of the pair.
+// attachmentsOf lists the attachments of a network, the oldest first. Repairs are made in this order, so the youngest
+// pod is the last. Objects that several pods share then have the form that this pod's ADD has given them. The function
+// isUnknown gets the node's end of a pair. It reports whether the pod of this pair is in none of the sources.
 func attachmentsOf(host *nl.NS, n conf.Network, s *registry.State) (
 	all []Attachment, isUnknown func(nl.Link) bool, failed error,
 ) {
@@ -117,8 +117,8 @@ func attachmentsOf(host *nl.NS, n conf.Network, s *registry.State) (
 // errUnsettled means that the ADD of an attachment may be under way.
 var errUnsettled = errors.New("its ADD may be under way")
 
-// leasesOf returns the leases of a network by their attachments, without leases of further NICs and leases without a
-// container.
+// leasesOf returns the leases of a network. The keys are the attachments. leasesOf leaves out leases of further NICs,
+// and leases without a container.
 func leasesOf(network string, s *registry.State) map[registry.Attachment]registry.Lease {
 	all := map[registry.Attachment]registry.Lease{}
 	if s == nil {
@@ -196,8 +196,9 @@ func fromLease(
 	return a, nil
 }
 
-// leaseFromAlias returns a lease with the attachment and the pod in the alias of nearEnd. It reports whether nearEnd is
-// the node's end of a pair of the network, and one of its names or its MAC address fits the attachment.
+// leaseFromAlias returns a lease with the attachment and the pod that the alias of nearEnd names. The result "is" is
+// true if nearEnd is the node's end of a pair of the network. A name or the MAC address of nearEnd must also fit the
+// attachment.
 func leaseFromAlias(nearEnd nl.Link, network string) (l registry.Lease, is bool) {
 	words := strings.Fields(nearEnd.Alias)
 	if !nl.IsPair(nearEnd.Group) || nearEnd.Kind != "veth" || len(words) < 4 || words[1] != network {
@@ -211,8 +212,8 @@ func leaseFromAlias(nearEnd nl.Link, network string) (l registry.Lease, is bool)
 	return l, is
 }
 
-// A keyless has the leases that do not name their attachment, as in a rebuilt registry, except leases of further NICs.
-// The keys of the maps are the paths of the leases' namespaces.
+// A keyless has the leases that do not name their attachment. A rebuilt registry has such leases. Leases of further
+// NICs are left out. The keys of the maps are the paths of the leases' namespaces.
 type keyless struct {
 	paths nl.Namespaces
 	lease map[string]registry.Lease

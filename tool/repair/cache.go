@@ -17,7 +17,8 @@ import (
 // A keptADD is the data that a runtime keeps about an ADD.
 type keptADD struct{ lease.Kept }
 
-// fillConfig adds to config the values that the runtime passed to a plugin: one for each capability that it declares.
+// fillConfig adds to config the values that the runtime passed to a plugin. The runtime passes a value for each
+// capability that the plugin declares.
 func (t keptADD) fillConfig(capabilities map[string]bool, config any) {
 	given := map[string]json.RawMessage{}
 	for name, arg := range t.Args {

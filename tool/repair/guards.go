@@ -33,7 +33,8 @@ func Unguarded(host *nl.NS, s *registry.State) (lost []nl.Guard, err error) {
 	return lost, errors.Join(err1, err2)
 }
 
-// routedAddrs reports, for each address to which the node has a route, whether this is by the pair of a routed pod.
+// routedAddrs returns the addresses to which the node has a route. The value of an address is true if a route to it
+// goes through the pair of a routed pod.
 func routedAddrs(links []nl.Link, routes []nl.Route) map[netip.Addr]bool {
 	pairs, addrs := map[string]bool{}, map[netip.Addr]bool{}
 	for _, l := range links {

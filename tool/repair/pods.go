@@ -33,7 +33,7 @@ type Loss struct {
 func (l Loss) Owner() string { return view.Owner(l.lease) }
 
 // LostBy lists what the running pods of a network have lost. It reads the node's rules and routes once for all pods.
-// The result unknown has the node's ends of pairs without routes whose pods no source knows.
+// The result unknown is the result of barePairs.
 func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknown []nl.Link, failed error) {
 	all, isUnknown, failed := attachmentsOf(host, n, s)
 	if isUnknown == nil {
@@ -57,9 +57,9 @@ func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknow
 	return lost, unknown, errors.Join(failed, err)
 }
 
-// barePairs returns the node's ends of pairs without routes whose pods no source knows. The pair of a pod that has just
-// started may not have its routes yet. So barePairs reads the sources again, and finds the lease, which an ADD makes
-// before the pair.
+// barePairs looks for pairs that have lost their routes, and whose pods no source knows. It returns the node's ends of
+// these pairs. The pair of a pod that has just started may not have its routes yet. So barePairs reads the sources
+// again, and finds the lease of such a pod: an ADD makes the lease before the pair.
 func barePairs(host *nl.NS, n conf.Network, unclaimed func(nl.Link) bool) ([]nl.Link, error) {
 	all, err := ptp.Bare(host, n.Name)
 	known := func(l nl.Link) bool { return !unclaimed(l) }
@@ -73,8 +73,8 @@ func barePairs(host *nl.NS, n conf.Network, unclaimed func(nl.Link) bool) ([]nl.
 	return slices.DeleteFunc(all, known), nil
 }
 
-// findLoss returns what the attachment has lost. A pod that has ended has lost nothing: its namespace is gone, or both
-// its link to the VPC and its pair, which a DEL deletes together.
+// findLoss returns what the attachment has lost. A pod that has ended has lost nothing. A pod has ended if its
+// namespace is gone, or if both its link to the VPC and its pair are gone. A DEL deletes both.
 func (a Attachment) findLoss(host *nl.NS) (l Loss, err error) {
 	l.Attachment = a
 	pod, err := host.OpenOther("pod", a.lease.NetNS)
@@ -111,8 +111,8 @@ func (a Attachment) findLoss(host *nl.NS) (l Loss, err error) {
 	return l, nil
 }
 
-// withoutLink adds the missing link to the VPC to the loss l. If the pair is gone, too, the pod has ended, and
-// withoutLink adds nothing.
+// withoutLink records in the loss l that the pod's link to the VPC is missing. If the pair is gone, too, the pod has
+// ended, and withoutLink records nothing.
 func (a Attachment) withoutLink(host, pod *nl.NS, l *Loss, missing error) error {
 	links, err := host.Links()
 	near, is := ptp.NearOf(links, a.pair.Network, a.pair.Attachment)
@@ -134,8 +134,8 @@ func hasOneAddr(pod *nl.NS, link string, added *types100.Result) bool {
 	return slices.ContainsFunc(found, func(f nl.Addr) bool { return slices.Contains(wanted, f.Prefix.Addr()) })
 }
 
-// Pods puts back objects that the node has lost and running pods of the network need, and returns them. It only reports
-// objects that are lost in a pod's namespace.
+// Pods puts back the objects that running pods of the network need and the node has lost. It returns these objects. If
+// an object is lost in a pod's namespace, Pods only warns.
 func Pods(ctx context.Context, host *nl.NS, n conf.Network) (did []string, failed error) {
 	s, unread := readRegistry()
 	lost, unknown, failed := LostBy(host, n, s)
