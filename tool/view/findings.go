@@ -191,8 +191,8 @@ func (k *Comparison) judgePrefixes(id string) (fs []Finding) {
 	return fs
 }
 
-// inPrefix reports whether an address is in one of the prefixes that the registry has on the ENI of the address. The
-// finding about the prefix is enough.
+// inPrefix reports whether an address is in one of the prefixes that the registry has on the ENI of the address. If EC2
+// lacks the prefix, judgePrefixes reports this, so the address needs no finding of its own.
 func (k *Comparison) inPrefix(h Holding) bool {
 	return slices.ContainsFunc(k.state.ENIs[h.ENI].Prefixes, func(p registry.Prefix) bool {
 		return p.CIDR.Contains(h.Addr)

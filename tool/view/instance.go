@@ -51,8 +51,9 @@ func PodSubnets(ctx context.Context, cloud *aws.Client, pool lease.Policy) (fit 
 }
 
 // Attached returns a state with the ENIs that this instance has now, without those that the registry marks as foreign
-// or draining. The addresses come from metadata. All count as free, also those of pods, except the node's own. If
-// tagged is true, and the registry lacks one of the ENIs, Attached asks EC2 for the tags.
+// or draining. The addresses come from metadata. All addresses count as free, even addresses of pods. But the node's
+// own addresses do not count as free. If tagged is true, and the registry lacks one of the ENIs, Attached asks EC2 for
+// the tags.
 func Attached(ctx context.Context, l aws.Limits, tagged bool) (*registry.State, error) {
 	cloud := aws.New(aws.Options{})
 	i, err := cloud.Instance(ctx)
@@ -87,8 +88,9 @@ func Attached(ctx context.Context, l aws.Limits, tagged bool) (*registry.State, 
 	return s, nil
 }
 
-// addAttached adds an ENI that metadata shows. Values that metadata lacks come from the ENI in the registry (recorded),
-// or, if this is empty, from EC2's description (described), which may be empty, too.
+// addAttached adds an ENI that metadata shows. Values that metadata lacks come from the ENI in the registry (recorded).
+// If recorded is empty, these values come from EC2's description of the ENI (described). This description may be empty,
+// too.
 func addAttached(s *registry.State, e aws.ENI, recorded registry.ENI, described aws.ENI) {
 	if recorded.MAC == "" {
 		recorded = book.Label(registry.ENI{Boot: e.Boot}, described)

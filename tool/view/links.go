@@ -31,7 +31,7 @@ func LinkNames() (map[string]string, error) {
 }
 
 // ENILinks returns the names of the links of all ENIs in the registry, by MAC address. The kernel needs long to list
-// the links of all pods. So ENILinks asks only for the links that a process last saw (see [nl.NS.LinksOf]).
+// the links of all pods. So ENILinks asks only for the links whose names the registry has (see [nl.NS.LinksOf]).
 func ENILinks(s *registry.State) (map[string]string, error) {
 	node, err := nl.Node()
 	if err != nil {

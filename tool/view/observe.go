@@ -49,8 +49,8 @@ type Said struct {
 	ENIs     []aws.ENI `json:"enis"`
 }
 
-// Observe asks all four sources, and the registry before and after the others. A difference about an entry that other
-// processes have meanwhile changed is not a finding.
+// Observe asks all four sources. It reads the registry before the other sources, and again after them. A difference
+// about an entry that other processes have meanwhile changed is not a finding.
 func Observe(ctx context.Context, p *ipam.Pool, conflists *conf.Conflists) (*Observation, error) {
 	before, err := p.Registry.View()
 	if err != nil {
@@ -97,8 +97,8 @@ func (o *Observation) addKernel(host *nl.NS, before *registry.State) error {
 	return err
 }
 
-// hostRoutes returns the addresses to which the node has a host route. It shows the address of a pod whose namespace
-// this process cannot see.
+// hostRoutes returns the addresses to which the node has a host route. A host route shows the address of a pod even if
+// this process cannot see the pod's namespace.
 func hostRoutes(host *nl.NS) (map[netip.Addr]string, error) {
 	routes, err := host.Routes(nl.RouteFilter{Table: nl.MainTable})
 	routed := map[netip.Addr]string{}

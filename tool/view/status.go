@@ -214,9 +214,9 @@ type eniStatus struct {
 	Pool  string `json:"pool"`
 	counts
 	Prefixes int `json:"prefixes"`
-	// State is "serving", "draining", "foreign", "no-link" or "detached". Or it is "requested": a pod has asked for
-	// this ENI. "exclusive": a pod has the whole ENI, and its link. "idle": the ENI has served no pod yet. "unused": an
-	// operator or another program has attached the ENI, and it serves no pods.
+	// State is "serving", "draining", "foreign", "no-link" or "detached". State "requested" means that a pod has asked
+	// for this ENI. "exclusive": a pod has the whole ENI, and the ENI's link. "idle": the ENI has served no pod yet.
+	// "unused": an operator or another program has attached the ENI, and the ENI serves no pods.
 	State string `json:"state"`
 
 	// time since which the node lacks the link of the ENI; null: the node has the link

@@ -51,9 +51,9 @@ func (h Holding) Owner() string {
 	return cmp.Or(h.NetNS, h.Container)
 }
 
-// Tally lists the addresses that the registry knows, in their order: the ENIs' addresses, every address of their /28
-// prefixes, and addresses of /80 prefixes that were ever used. Leased and free addresses that are no longer on an ENI
-// count, too.
+// Tally lists the addresses that the registry knows, in the order of the addresses. These are the addresses of ENIs,
+// and all addresses of /28 prefixes. Of a /80 prefix, the list has only addresses that were ever used. Leased and free
+// addresses that are no longer on an ENI count, too.
 func Tally(s *registry.State, wait func(pool string) time.Duration, now time.Time) []Holding {
 	on := map[netip.Addr]string{} // the ENI of each address
 	for id, e := range s.ENIs {

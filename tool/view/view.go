@@ -74,8 +74,8 @@ func Compare(ctx context.Context, p *ipam.Pool, conflists *conf.Conflists) (*Com
 	return o.Compare(conflists.ReuseWait), nil
 }
 
-// lackingOf returns, for each VPC, the CIDRs that EC2 shows and metadata does not, except those to which pods have a
-// route by routeToCidrs. If the role does not permit the EC2 call, the CIDRs are not compared.
+// lackingOf returns, for each VPC, the CIDRs that EC2 shows and metadata does not. It leaves out CIDRs to which pods
+// have routes by the key routeToCidrs. If the role does not permit the EC2 call, the CIDRs are not compared.
 func lackingOf(
 	ctx context.Context, cloud *aws.Client, metadata Said, routed []netip.Prefix,
 ) map[string][]netip.Prefix {
@@ -93,9 +93,9 @@ func lackingOf(
 	return lacking
 }
 
-// usePlace returns the place at which the kernel shows an address in use, or "". This is a namespace that has the
-// address on the ENI that another source names. If no other source names an ENI, it is any namespace with the address.
-// If there is no such namespace, it is the host route to the address.
+// usePlace returns the place at which the kernel shows an address in use, or "". If another source names the ENI of the
+// address, the place is the namespace with the address on this ENI. If no other source names an ENI, the place is any
+// namespace with the address. If there is no such namespace, the place is the host route to the address.
 func (k *Comparison) usePlace(a netip.Addr) string {
 	l, _ := k.state.Leases.At(a)
 	own, _ := k.state.ENIOf(a)
@@ -126,7 +126,7 @@ func metadataSays(ctx context.Context, cloud *aws.Client) Said {
 }
 
 // ec2Says asks EC2 for the ENIs of this instance, and for unattached ENIs that were created for it or that are draining
-// in the registry. An operator may have created a draining ENI, so no tag has to name this instance.
+// in the registry. If an operator has created a draining ENI, the ENI may have no tag that names this instance.
 func ec2Says(ctx context.Context, cloud *aws.Client, s *registry.State) Said {
 	instance := s.Instance.ID
 	if instance == "" {
@@ -250,8 +250,8 @@ func (k *Comparison) allRows() []Row {
 	return rows
 }
 
-// columnOf returns the ENI that has the address, or "?" if the source did not answer, for the source's column of the
-// table.
+// columnOf returns the text for the source's column of the table. The text is the ENI that has the address, or "?" if
+// the source did not answer.
 func (s Source) columnOf(a netip.Addr) string {
 	if !s.Answered {
 		return "?"
@@ -267,9 +267,9 @@ func (k *Comparison) kernelColumn(a netip.Addr) string {
 	return k.usePlace(a)
 }
 
-// allAddrs returns the addresses that the registry, metadata or EC2 know, and those that are in use in a namespace and
-// in the subnet of one of this node's ENIs. A route alone does not count. For example, systemd-networkd makes routes to
-// the gateway and the DNS server of the subnet.
+// allAddrs returns the addresses that the registry, metadata or EC2 know. It also returns addresses that a namespace
+// uses, if they are in the subnet of one of this node's ENIs. A route alone does not count. For example,
+// systemd-networkd makes routes to the gateway and the DNS server of the subnet.
 func (k *Comparison) allAddrs() []netip.Addr {
 	all := map[netip.Addr]bool{}
 	for a := range k.holdings {
