@@ -135,8 +135,8 @@ func drainRows(s *registry.State, ids []string, reasons map[string]string, onlyD
 // request or a foreign ENI.
 func isReplaceable(e registry.ENI) bool { return !e.IsBoot() && !e.OnRequest && !e.Foreign }
 
-// misfitReasons returns, for each ENI of the node, why pods would get no address of it if an operator had attached it.
-// For an ENI that fits the configuration, the text is "".
+// misfitReasons returns why ENIs do not fit the configuration, by the ID of the ENI. It applies the rules for an ENI
+// that an operator has attached. For an ENI that fits, the text is "".
 //
 // The security groups come from metadata. If they do not show whether an ENI fits, misfitReasons asks EC2 for the tags
 // of the subnets. If the role does not permit this, the ENI counts as fitting.
@@ -175,8 +175,8 @@ func misfitReasons(
 	return reasons, nil
 }
 
-// subnetTags returns the tags of subnets by ID, from EC2: the subnets in the zone, in the VPC of each of the ENIs. If
-// the role does not permit the EC2 call, the result is nil.
+// subnetTags asks EC2 for the subnets of a zone in the VPCs of the ENIs. It returns the tags of each subnet, by the ID
+// of the subnet. If the role does not permit the EC2 call, the result is nil.
 func subnetTags(
 	c *cli.Context, cloud *aws.Client, enis []aws.ENI, zone string,
 ) (map[string]map[string]string, error) {

@@ -98,7 +98,8 @@ type egressEntry struct {
 	Clients      []string `json:"clients"`
 }
 
-// An egressRule is the traffic between clients and routers. Their security groups must allow it in both directions.
+// An egressRule is the traffic between clients and routers. The security groups of clients and routers must allow this
+// traffic in both directions.
 type egressRule struct {
 	Protocol string `json:"protocol"`
 	Port     int    `json:"port"`

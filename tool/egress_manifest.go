@@ -25,9 +25,9 @@ import (
 //go:embed egress.yaml
 var egressYAML string
 
-// manifestTemplate is the parsed egress.yaml. The template writes a name (type yamlName) without quotes, except a name
-// that YAML would misread, because newManifest accepts only names that Kubernetes allows. It writes all other values as
-// JSON. Like the regular expressions of this package, the template is parsed only at its first use.
+// manifestTemplate is the parsed egress.yaml. newManifest accepts only names that Kubernetes allows. So the template
+// writes a name (type yamlName) without quotes, unless YAML would misread the name. The template writes all other
+// values as JSON. Like the regular expressions of this package, the template is parsed only at its first use.
 var manifestTemplate = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("egress").Funcs(template.FuncMap{"json": inlineJSON}).Parse(egressYAML))
 })

@@ -27,8 +27,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// leastGrace is the smallest value of --grace, which is how long eni-gc waits after a run has first seen a leaked ENI.
-// No intent stays in the registry that long, and EC2's describe calls show no old state that long.
+// leastGrace is the smallest value of --grace. It is longer than an intent stays in the registry, and longer than EC2's
+// describe calls show an old state.
 const leastGrace = 20 * time.Minute
 
 func eniGC() *cli.Command {
@@ -253,7 +253,7 @@ func (l *leakSearch) mayUse() (func(id string) bool, error) {
 	}, nil
 }
 
-// sightings is a file with the time at which eni-gc first saw each leaked ENI. If it is lost, the time of --grace
+// sightings is a file with the time at which eni-gc first saw each leaked ENI. If the file is lost, the time of --grace
 // begins again.
 type sightings struct{ file string }
 

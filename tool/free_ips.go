@@ -34,7 +34,7 @@ it has them, and they are not reserved for a pod.` + cli.JSON("[] adapter ip"),
 	}
 }
 
-// An unboundRow is an address in use by neither the node nor a pod, although metadata shows it on an ENI.
+// An unboundRow is an address that metadata shows on an ENI, and that neither the node nor a pod has.
 type unboundRow struct {
 	Adapter string     `json:"adapter"`
 	Addr    netip.Addr `json:"ip"`

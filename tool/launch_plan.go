@@ -125,7 +125,8 @@ func mergePolicies(sharing []lease.Policy) lease.Policy {
 }
 
 // fillENI decides how many prefixes or addresses each ENI has, within the limits of the instance type. EC2 counts a
-// prefix as one address, creates no ENI with both, and delegates prefixes only to Nitro types.
+// prefix as one address. It creates an ENI with prefixes or with addresses, but not with both. It delegates prefixes
+// only to Nitro types.
 func (p *launchPlan) fillENI(c *cli.Context) error {
 	room := p.limits.IPv4PerENI - 1
 	fits := func(flag string, n int) error {
@@ -207,7 +208,8 @@ func (p *launchPlan) eniSlots() ([][2]int, error) {
 	for card, n := range p.limits.Cards {
 		from, to := max(p.MinIndex, 1), n
 		if len(p.limits.Cards) == 1 {
-			// EC2 accepts any device index if the type has only one card. So a high interfaceIndex costs no ENIs.
+			// If the type has only one card, EC2 accepts any device index. So a high interfaceIndex does not reduce the
+			// number of ENIs.
 			to = from + n - 1
 		}
 		for index := from; index < to; index++ {

@@ -115,8 +115,8 @@ func maintenanceOf(c *cli.Context) (*maintenance, error) {
 // commandTimeout is the time after which maintain ends a command, like TimeoutStartSec= of the units.
 const commandTimeout = 3 * time.Minute
 
-// markInterval is how often maintain looks for the marks that plugins leave: a stat of a file on tmpfs for each mark.
-// metricsInterval is how often maintain runs metrics and advertise.
+// markInterval is how often maintain looks for the marks that plugins leave. metricsInterval is how often maintain runs
+// metrics and advertise.
 const (
 	markInterval    = time.Second
 	metricsInterval = time.Minute
@@ -187,9 +187,9 @@ func orOK(text string) string {
 	return text
 }
 
-// runWarm runs the command warm, which refills the pools. It first removes the mark lease.Refill, as ExecStartPre= of
-// cni-warm.service does. The command warm removes the mark only if it can read the conflist, and otherwise maintain
-// would run it again each second.
+// runWarm runs the command warm, which refills the pools. runWarm first removes the mark lease.Refill, as ExecStartPre=
+// of cni-warm.service does. The command warm removes the mark only if it can read the conflist. If the mark stayed,
+// maintain would run warm again each second.
 func (m *maintenance) runWarm(ctx context.Context) []commandRow {
 	_ = os.Remove(filepath.Join(registry.Dir(), lease.Refill))
 	return []commandRow{m.runCommand(ctx, "warm", "--config", m.config)}
@@ -255,8 +255,8 @@ func (m *maintenance) runCommand(ctx context.Context, command string, args ...st
 	return commandRow{Command: command}
 }
 
-// The plugins pin BPF programs in bpffs, because later pods may use them. maintain removes a pin that no ADD has opened
-// for a week, as cni-gc.service does. The program stays in the kernel while pods use it.
+// The plugins pin BPF programs in bpffs, because later pods may use them. If no ADD has opened a pin for a week,
+// maintain removes the pin. cni-gc.service does the same. The program stays in the kernel while pods use it.
 const (
 	bpffs      = "/sys/fs/bpf"
 	pinPattern = "cni_ipvlan_vpc_k8s:*"

@@ -145,8 +145,8 @@ func nodeOf(c *cli.Context) (podNode, error) {
 	return n, n.setPools(c, networks)
 }
 
-// setPools sets the pools and the limits to the values of the configuration, except those for which the command line
-// has a flag.
+// setPools takes the pools and the limits from the configuration. A flag on the command line has precedence over the
+// configuration.
 func (n *podNode) setPools(c *cli.Context, networks []conf.List) error {
 	pools, takes := poolsOf(networks)
 	if takes && !c.IsSet("except-enis") {
@@ -241,8 +241,8 @@ func (n podNode) podsWithAddrs(c *cli.Context, l aws.Limits) (int, error) {
 	return more.Pods(more.Launched(l, families), pools, n.except), nil
 }
 
-// templatePods returns the number of pods for which the ENIs of a launch template have addresses. They all belong to
-// one pool.
+// templatePods returns the number of pods for which the ENIs of a launch template have addresses. All these ENIs belong
+// to one pool.
 func (n podNode) templatePods(c *cli.Context, l aws.Limits) (int, error) {
 	p := launchPlan{Policy: n.pools[0], kind: n.kind, limits: l, except: n.except}
 	p.MaxPods = 0 // 0: as many pods as fit

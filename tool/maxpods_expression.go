@@ -17,8 +17,8 @@ import (
 // This file writes the number of pods as an expression in CEL, for programs that launch nodes of many instance types:
 // Karpenter and nodeadm. Both know the variables default_enis, the number of ENIs of the default network card, and
 // ips_per_eni, the number of IPv4 addresses of an ENI. Karpenter (pkg/cel/environment.go) has the functions min and max
-// for two numbers, and refuses a negative result. Nodeadm (nodeadm/doc/examples.md) has only the functions of CEL. It
-// ignores a result that is not positive, and uses the number for amazon-vpc-cni-k8s.
+// for two numbers, and refuses a negative result. Nodeadm (nodeadm/doc/examples.md) has only the functions of CEL. If a
+// result is not positive, nodeadm uses the number of pods for a node with amazon-vpc-cni-k8s instead.
 
 // A format is the output for a program that launches nodes.
 type format struct {
@@ -231,9 +231,9 @@ func (n podNode) worstCasePods(d dialect) term {
 	return pods
 }
 
-// podsBesideBoot returns the number of pods on all ENIs except the boot ENI, in the worst case: others is the number of
-// pools that have only one pod, and each of these pools takes a whole ENI. All other ENIs belong to the pool whose ENIs
-// serve the fewest pods.
+// podsBesideBoot returns the number of pods on all ENIs except the boot ENI, in the worst case. In this case, some
+// pools have only one pod each, and each of these pools takes a whole ENI. The argument others is the number of these
+// pools. All other ENIs belong to the pool whose ENIs serve the fewest pods.
 func (n podNode) podsBesideBoot(d dialect, pools []lease.Policy, others int) term {
 	enis, each := n.eniCount(d), podsOnENI(pools)
 	if others == 0 {

@@ -43,7 +43,8 @@ func (n podNode) printResources(c *cli.Context, f format) error {
 	return cli.Answer(c, rows, func(w io.Writer) { f.resources(w, n.kind, rows) })
 }
 
-// resourceRows returns a row for each pool, with the number of addresses that it can have if the other pools have none.
+// resourceRows returns a row for each pool, with the number of addresses that the pool can have if the other pools have
+// none.
 func (n podNode) resourceRows(c *cli.Context, l aws.Limits) ([]resourceRow, error) {
 	rows := []resourceRow{}
 	for _, p := range n.pools {

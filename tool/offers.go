@@ -26,7 +26,7 @@ import (
 // This file counts the addresses that a node offers to the scheduler: those that it has for pods, and those that EC2
 // can still give. A node that offers too many gets pods whose sandbox fails until an address is free. It never offers
 // fewer than the leased addresses, because a kubelet that restarts would then reject running pods. If the command does
-// not know whether EC2 can give an address, it assumes so.
+// not know whether EC2 can give an address, the command assumes that EC2 can.
 
 // Resource is the extended resource of the default pool. The resource of another pool is named Resource-POOL.
 const Resource = "cni-ipvlan-vpc-k8s/addresses"
@@ -98,8 +98,8 @@ type countedNode struct {
 	except int // number of ENIs not to count, because they are for pods that ask for ENIs
 }
 
-// countedNodeOf reads the configuration and the registry. If the registry is empty, it rebuilds the registry, and does
-// not leave this to the first ADD: the scheduler sends no pod to a node that has advertised no number.
+// countedNodeOf reads the configuration and the registry. If the registry is empty, countedNodeOf rebuilds the
+// registry. It cannot wait for the first ADD: the scheduler sends no pod to a node that has advertised no number.
 func countedNodeOf(c *cli.Context) (n countedNode, err error) {
 	conflists := conf.Load(c.String("config"))
 	networks, err := conflists.All()
@@ -157,9 +157,9 @@ const (
 )
 
 // currentSubnets returns EC2's last description of the subnets, with their numbers of free addresses. If it is too old,
-// currentSubnets asks EC2 again. If the subnets limit the node, it also asks after an ENI has got addresses. If EC2
-// does not answer, the old description counts. If the role does not permit the EC2 call, the result is nil: the subnets
-// then count as large enough.
+// currentSubnets asks EC2 again. If the subnets limit the node, and an ENI has got addresses since this description,
+// currentSubnets also asks EC2 again. If EC2 does not answer, the old description counts. If the role does not permit
+// the EC2 call, the result is nil: the subnets then count as large enough.
 func (n countedNode) currentSubnets(ctx context.Context) ([]aws.Subnet, error) {
 	if !n.grows() {
 		return nil, nil
@@ -216,8 +216,8 @@ type coolingSample struct {
 }
 
 // mostCooling returns, for each resource, the highest number of addresses that cooled at the same time. It looks at
-// this run, whose numbers are the argument "now", and at earlier runs within the window. If dryRun is false, it also
-// records "now".
+// this run and at earlier runs within the window. The argument "now" has the numbers of this run. If dryRun is false,
+// mostCooling records the numbers of this run.
 func mostCooling(
 	r *registry.Registry, now map[string]int, window time.Duration, dryRun bool,
 ) (map[string]int, error) {

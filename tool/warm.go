@@ -42,8 +42,8 @@ asked (requests) and that no pod uses any more.` + cli.JSON("[] pool free min"),
 			if _, err := conflists.All(); len(pools) == 0 {
 				return err
 			}
-			// Remove the mark before the work, because an ADD may leave it again meanwhile. If the work fails, systemd
-			// must not start it again at once, so the mark stays away.
+			// Remove the mark before the work, because an ADD may leave the mark again during the work. Do not restore
+			// the mark if the work fails: systemd would start the command again at once.
 			mark := filepath.Join(registry.Dir(), lease.Refill)
 			if err := os.Remove(mark); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
@@ -74,9 +74,9 @@ asked (requests) and that no pod uses any more.` + cli.JSON("[] pool free min"),
 // so that the command has time to report its result.
 const fillTimeout = cli.Patience - 10*time.Second
 
-// detachUnused detaches requested ENIs that no pod uses any more. It waits for the end of a collection, which also
-// detaches them. While EC2 throttles, this may take minutes, so detachUnused leaves half of fillTimeout for filling the
-// pools.
+// detachUnused detaches requested ENIs that no pod uses any more. A running collection also detaches these ENIs, and
+// detachUnused waits for the end of the collection. While EC2 throttles, this may take minutes, so detachUnused leaves
+// half of fillTimeout for filling the pools.
 func detachUnused(ctx context.Context, policy lease.Policy) error {
 	p, err := cli.OpenPool(policy)
 	if err != nil {
