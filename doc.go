@@ -11,7 +11,7 @@
 //	  lease/        the first plugin: leases the addresses that the node has; all of the warm path
 //	  more/         gets more addresses and ENIs from EC2, and finishes what a killed process has begun
 //	  asked/        gets the ENI or the address for which a pod asks
-//	  less/         releases to EC2 addresses and ENIs that the node does not need
+//	  less/         releases addresses and ENIs that the node does not need
 //	  known/        asks metadata, EC2 and the kernel about the node's ENIs and addresses
 //	  call/         makes the calls to EC2, and waits while EC2 throttles
 //	  book/         functions that read or edit the registry's state in memory, without I/O
