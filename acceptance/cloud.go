@@ -33,7 +33,7 @@ const noCredentials = "there are no AWS credentials: set AWS_PROFILE, after aws 
 	"login, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 
 // openCloud looks for credentials in the same places as the AWS CLI, and asks AWS whose they are. It does not use the
-// instance role of this machine, which the person who runs the test has not chosen.
+// instance role of this machine, because the person who runs the test has not chosen this role.
 func openCloud(ctx context.Context, o options) (*cloud, error) {
 	c, err := config.LoadDefaultConfig(ctx, config.WithRegion(o.region),
 		config.WithEC2IMDSClientEnableState(imds.ClientDisabled))
@@ -82,8 +82,8 @@ const sessionLife = time.Hour
 // machine, so nodeSession asks STS for a session in their place. The session goes to the instances over SSH, and is
 // there only in the memory of processes.
 //
-// The test does not create an instance profile: many people who may use EC2 may not create and pass roles, EC2 does not
-// find a new profile at once, and the profile would remain if this process were killed.
+// The test does not create an instance profile, for three reasons. Many users of EC2 have no permission to create and
+// pass roles. EC2 does not find a new profile at once. And the profile would remain if this process were killed.
 func (c *cloud) nodeSession(ctx context.Context) (sdk.Credentials, error) {
 	if c.session.SessionToken != "" {
 		return c.session, nil

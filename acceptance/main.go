@@ -10,10 +10,10 @@
 // the same in the simulation. At the end, the command deletes the objects that it has made, and prints an estimate of
 // the cost.
 //
-// The command creates each object with the tag cni-ipvlan-vpc-k8s-acceptance, whose value is the ID of the run. It asks
-// EC2 for this tag to find the objects that it must delete, even if EC2's answer to a creation was lost. With -clean,
-// it finds the objects of killed runs. The command deletes no object without the tag. The instances terminate
-// themselves after an hour.
+// The command creates each object with the tag cni-ipvlan-vpc-k8s-acceptance, whose value is the ID of the run. To find
+// the objects that it must delete, it asks EC2 for objects with this tag. So it also finds an object if EC2's answer to
+// the creation was lost. With -clean, it finds the objects of killed runs. The command deletes no object without the
+// tag. The instances terminate themselves after an hour.
 //
 // Without -yes, the command makes and deletes nothing. It only prints what it would make or delete, where, and at what
 // cost.

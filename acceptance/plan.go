@@ -75,7 +75,8 @@ func (c *cloud) plan(ctx context.Context, o options) (plan, error) {
 	return p, nil
 }
 
-// findSubnet returns the subnet that -subnet names, or a default subnet. EC2 must offer the instance type in its zone.
+// findSubnet returns the subnet that -subnet names, or a default subnet. EC2 must offer the instance type in the zone
+// of the subnet.
 func (c *cloud) findSubnet(ctx context.Context, o options) (types.Subnet, error) {
 	in := &ec2.DescribeSubnetsInput{Filters: newFilters("default-for-az", "true")}
 	if o.subnet != "" {

@@ -81,8 +81,8 @@ func (s *podTest) recordStates(context.Context) error {
 	return nil
 }
 
-// addPods makes pods on the first node, until the first ENI for pods has two and the second has one. Then it makes one
-// pod on the second node.
+// addPods makes pods on the first node, until the first ENI for pods has two pods and the second ENI has one pod. Then
+// it makes one pod on the second node.
 func (s *podTest) addPods(ctx context.Context) error {
 	first := s.nodes[0]
 	for len(s.podsOnENI(1)) < 2 || len(s.podsOnENI(2)) < 1 {
@@ -126,8 +126,8 @@ func (s *podTest) addPod(ctx context.Context, n *node) error {
 	return nil
 }
 
-// podsOnENI returns the pods on one ENI of the first node: on its first ENI for pods if ordinal is 1, and on the second
-// if it is 2.
+// podsOnENI returns the pods on one ENI of the first node. The ordinal 1 means the first ENI for pods, and 2 means the
+// second.
 func (s *podTest) podsOnENI(ordinal int) []ends.Pod {
 	var indices []int
 	for _, p := range s.pods[s.nodes[0]] {
@@ -234,8 +234,8 @@ func (e end) fetch(url string, to netip.AddrPort, patience time.Duration) (body 
 	return body, err
 }
 
-// tryServices checks paths from a pod to Services. The first node has rules like those of kube-proxy, which replace a
-// Service's address by a pod's.
+// tryServices checks paths from a pod to Services. Rules on the first node replace the address of a Service by the
+// address of a pod, as kube-proxy's rules do.
 func (s *podTest) tryServices(context.Context) error {
 	one, two := s.nodes[0], s.nodes[1]
 	from := s.podEnd(one, s.podsOnENI(1)[0])
@@ -302,8 +302,8 @@ func (s *podTest) forEachPod(method string) func(context.Context) error {
 	}
 }
 
-// compareStates checks that EC2 and the nodes are as they were before the first pod, after registry-gc has released all
-// addresses.
+// compareStates waits until registry-gc has released all addresses. Then it checks that EC2 and the nodes are as they
+// were before the first pod.
 func (s *podTest) compareStates(ctx context.Context) error {
 	for _, n := range s.nodes {
 		s.verdict("EC2 is as it was before, "+n.name, "only the ENI of the launch, with one address",

@@ -10,11 +10,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/iam"
 )
 
-// callerPolicy returns the IAM policy that the caller needs. It includes the permissions of the instances, which use a
-// session of the caller's credentials. It allows changes and deletions only of objects with the tag of a run. This tag
-// can only be set when an object is created. The IAM user guide describes the syntax ("Grammar of the IAM JSON policy
-// language"), and the Service Authorization Reference the condition keys ("Actions, resources, and condition keys for
-// Amazon EC2").
+// callerPolicy returns the IAM policy that the caller needs. The instances use a session of the caller's credentials,
+// so the policy includes the permissions that the instances need. The policy allows changes and deletions only of
+// objects with the tag of a run. This tag can only be set when an object is created. The IAM user guide describes the
+// syntax ("Grammar of the IAM JSON policy language"). The Service Authorization Reference describes the condition keys
+// ("Actions, resources, and condition keys for Amazon EC2").
 func callerPolicy() iam.Policy {
 	ours := map[string]map[string]string{"Null": {"aws:ResourceTag/" + tagRun: "false"}}
 	allow := func(sid string, condition map[string]map[string]string, actions ...string) iam.Permission {

@@ -74,7 +74,8 @@ func asRoot(command string) string {
 	return `if [ "$(id -u)" = 0 ]; then exec sh -ec ` + quoted + `; else exec sudo -n sh -ec ` + quoted + `; fi`
 }
 
-// run runs a command as root, and returns its output, which an error also contains. stdin may be nil.
+// run runs a command as root, and returns the output of the command. An error also contains this output. stdin may be
+// nil.
 func (s *shell) run(command string, stdin io.Reader) (string, error) {
 	session, err := s.NewSession()
 	if err != nil {
@@ -197,8 +198,8 @@ type pipe struct {
 // callPatience is how long a call may take. An ADD may wait for a new ENI.
 const callPatience = 3 * time.Minute
 
-// call calls a method of the ends.Node. An error contains the standard error of the program and the plugins during the
-// call.
+// call calls a method of the ends.Node. An error also contains what the program and the plugins have written to
+// standard error during the call.
 func (c *client) call(method string, args, reply any) error {
 	c.stderr.takeText()
 	select {

@@ -10,11 +10,13 @@
 // records the answers.
 //
 // IDs, addresses and times always differ. So the comparison replaces them by their form, for example by "an ID eni-" or
-// "an IPv4 address". An ID that is known in both EC2s, such as that of the new ENI, gets the same name on both sides.
+// "an IPv4 address". Some IDs have a counterpart in the other EC2, for example the ID of the new ENI. The comparison
+// replaces both IDs by the same name.
 //
 // A field differs in kind if one side lacks the field, or if the forms differ. The comparison fails if the suite reads
-// such a field, because tests with the simulator could pass although the suite fails on EC2. To find out, a probe gives
-// the suite's client the recorded answer without the field. If the client's result changes, the suite reads the field.
+// such a field: tests with the simulator could then pass although the suite fails on EC2. To find out whether the suite
+// reads a field, a probe gives the suite's client the recorded answer without the field. If the client's result
+// changes, the suite reads the field.
 package compare
 
 import (
@@ -145,7 +147,8 @@ func (t *tableBuilder) addStep(s step, real, sim *side) {
 	}
 }
 
-// addRow adds a row, unless the table already has the same difference in another step, or at other indices of the path.
+// addRow adds a row, unless the table already has the same difference. Two differences can be the same in different
+// steps, or at different indices of a path.
 func (t *tableBuilder) addRow(r Row) {
 	key := r
 	key.Step, key.Read = "", false

@@ -19,8 +19,8 @@ import (
 // statusField is the name of a field that stands for the HTTP status of an answer.
 const statusField = "(HTTP status)"
 
-// messageField is the path of the message in an error of EC2. Only people read messages, so only the kinds of errors
-// are compared: see outcome.meaning.
+// messageField is the path of the message in an error of EC2. Two messages never differ in kind, because only people
+// read messages. The comparison compares the kinds of errors by outcome.meaning.
 const messageField = "Errors.Error.Message"
 
 // ignoredFields are fields whose values differ in each answer.
@@ -127,8 +127,8 @@ func (e *element) forEachText(path string, n names, add func(path, text string))
 	}
 }
 
-// sortedChildren returns the children of e, with items sorted by their forms, because EC2 does not guarantee their
-// order.
+// sortedChildren returns the children of e. It sorts items by their forms, because EC2 does not guarantee an order of
+// items.
 func (e *element) sortedChildren(n names) []*element {
 	if !slices.ContainsFunc(e.children, func(c *element) bool { return c.name == "item" }) {
 		return e.children

@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// A form stands for the text of a field in the comparison, because some texts always differ, for example IDs. A missing
-// field has the zero form.
+// A form stands for the text of a field. The comparison compares forms and not texts, because some texts always differ,
+// for example IDs. A missing field has the zero form.
 type form struct {
 	shown string // what the table shows: the text, with names or descriptions in place of IDs, addresses and times
 	kind  string // what the text is, for example "a number"; for an unknown sort of text, the same as shown

@@ -23,7 +23,8 @@ type probe struct {
 
 func newProbe(s step, on *side) *probe { return &probe{step: s, side: on} }
 
-// isRead reports whether the result of the suite's client changes without this field of the answer to a call.
+// isRead reports whether the suite's client reads a field in the answer to a call. Then the client's result changes if
+// the field is missing.
 func (p *probe) isRead(call, field string) bool {
 	a, ok := p.side.answers[call]
 	if !ok {
@@ -44,7 +45,7 @@ func (p *probe) isRead(call, field string) bool {
 	return !reflect.DeepEqual(*p.wholeOutcome, p.replay(answers))
 }
 
-// playURL is the URL of a probe's requests. No server has it, because a player answers.
+// playURL is the URL of a probe's requests. It names no server, because a player answers the requests.
 const playURL = "http://play.invalid"
 
 // replay runs the step with recorded answers, and returns the outcome.

@@ -81,8 +81,8 @@ func sentinelText(err error) string {
 	return ""
 }
 
-// runStep runs a step, and repeats it until step.isDone returns true. Its deadline replaces the SDK's five seconds for
-// a request for metadata.
+// runStep runs a step, and repeats it until step.isDone returns true. By default, the SDK ends a request for metadata
+// after five seconds. The deadline that runStep sets replaces this limit.
 func (s *side) runStep(ctx context.Context, step step) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
