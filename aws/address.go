@@ -16,8 +16,8 @@ import (
 // addresses.
 //
 // This EC2 action has no client token, so a repeated call may assign more addresses. After an error for which
-// [MaybeDone] returns true, the caller must find them: it must compare the ENI's addresses before the call with those
-// that the ENI has now.
+// [MaybeDone] returns true, EC2 may have assigned addresses. To find these addresses, the caller must compare the ENI's
+// addresses before the call with those after the call.
 func (c *Client) Assign(ctx context.Context, eni string, n int) ([]netip.Addr, error) {
 	const action = "AssignPrivateIpAddresses"
 	in := &ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &eni, SecondaryPrivateIpAddressCount: new(int32(n))}

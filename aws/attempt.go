@@ -19,7 +19,8 @@ import (
 )
 
 // MaybeDone reports whether EC2 may have carried out the call that failed with err: an answer was lost, is invalid, or
-// is a server error. If err contains the errors of several calls, one such call is enough.
+// is a server error. If err contains the errors of several calls, MaybeDone returns true if EC2 may have carried out
+// one of them.
 //
 // The SDK's error does not show this. If the answer to the first attempt was lost, the SDK makes a second attempt, and
 // returns only the error of the second. Even if this error is "throttled", EC2 may have carried out the first attempt.
@@ -33,14 +34,14 @@ func Undone(err error) bool {
 
 // Unsent reports whether the call failed before this process sent a request to EC2, for example because the call's
 // context had already ended. EC2 has then refused nothing, so a later call may succeed. If err contains the errors of
-// several calls, Unsent returns true only if all of them failed in this way. Usually, a code shows that EC2 has
-// answered. But if metadata does not return the role's credentials, the code is from metadata.
+// several calls, Unsent returns true only if all of them failed in this way. Usually, an [Error] with a Code shows that
+// EC2 has answered. But if metadata does not return the role's credentials, the Code is from metadata.
 func Unsent(err error) bool {
 	return Undone(err) && !anyError(err, func(e *Error) bool { return e.Code != "" && !e.unsent })
 }
 
-// attempts is a middleware of the SDK that records the attempts of one call. The SDK calls it directly before it sends
-// a request. So if the SDK fails earlier, for example without credentials, attempts records nothing.
+// attempts is a middleware of the SDK that records the attempts of one call. The SDK calls attempts directly before
+// each request. So if the SDK fails earlier, for example without credentials, attempts records nothing.
 type attempts struct {
 	changes   bool // the action may change something in EC2
 	begun     bool // there was an attempt
@@ -89,8 +90,9 @@ func (a *attempts) HandleFinalize(ctx context.Context, in middleware.FinalizeInp
 }
 
 // isRefusal reports whether an error proves that EC2 has not carried out the request: there was no connection to EC2,
-// or EC2 has refused the request. A server error proves this only if it matches ErrThrottled or ErrSubnetFull, because
-// EC2's documentation lists their codes among the server errors (API, "Error codes", the table "Server errors").
+// or EC2 has refused the request. A server error proves nothing, unless it matches ErrThrottled or ErrSubnetFull. EC2's
+// documentation lists the codes of these two errors among the server errors (API, "Error codes", the table "Server
+// errors").
 func isRefusal(err error) bool {
 	if o, ok := errors.AsType[*net.OpError](err); ok && (o.Op == "dial" || o.Op == "proxyconnect") {
 		return true

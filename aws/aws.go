@@ -5,9 +5,9 @@
 // its own types: ENIs with their addresses and prefixes, subnets, VPCs, and limits of instance types. Only this package
 // and the acceptance test import the AWS SDK.
 //
-// Each method of a [Client] asks one question or makes one change: it makes the EC2 call that its comment names, and
-// returns the whole answer, even if this has several pages. Methods never poll. The caller decides what to do after an
-// error. A Client has no state except the identity of the instance.
+// Each method of a [Client] asks one question or makes one change. The method's comment names the EC2 call that the
+// method makes. The method returns the whole answer, even if the answer has several pages. Methods never poll. The
+// caller decides what to do after an error. A Client has no state except the identity of the instance.
 //
 // The error of a call to EC2 is an [*Error]. Most of these errors match one of the sentinel errors of this package
 // ([ErrThrottled], [ErrSubnetFull] and so on). The error of a request to the metadata service is a [*MetadataError].
@@ -52,9 +52,9 @@ type Options struct {
 	HTTP HTTPClient
 
 	// Attempts is the maximum number of attempts of one call to EC2. If it is 0, the maximum is 2. The Client waits for
-	// up to one second before the second attempt, which helps if the account's token bucket was empty for a moment. If
-	// EC2 throttles for longer, the caller must make all processes of the node wait. Otherwise the others would take
-	// all new tokens from the bucket.
+	// up to one second before the second attempt. This attempt can succeed if the account's token bucket was empty only
+	// for a moment. If EC2 throttles for longer, the caller must make all processes of the node wait. Otherwise the
+	// other processes would take all new tokens from the bucket.
 	Attempts int
 
 	// Jitter returns a random duration less than d, for the wait before another attempt. If Jitter is nil, the Client

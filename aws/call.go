@@ -31,8 +31,8 @@ var errNoAnswer = fmt.Errorf("no answer from EC2 in %v: %w", callTimeout, contex
 
 // A method is a method value of *ec2.Client. The linker drops the 700 methods that no code names. So no code may
 // convert *ec2.Client to an interface: the suite's tool contains package text/template, which can call any method of an
-// interface value by its name. The linker would then keep all methods, and the tool would be 30 MB larger. A use of
-// *ec2.Client in a type that depends on a type parameter has the same effect.
+// interface value by its name. The linker would then keep all methods, and the tool would be 30 MB larger. The same
+// happens if a type mentions both *ec2.Client and a type parameter.
 type method[I, O any] = func(context.Context, *I, ...func(*ec2.Options)) (*O, error)
 
 // call makes one EC2 call. If the EC2 call fails, call returns an *Error.

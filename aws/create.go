@@ -33,7 +33,7 @@ type ENISpec struct {
 	Secondary, Prefixes int
 
 	// IPv6 is the number of IPv6 addresses. IPv6Prefixes is the number of delegated /80 prefixes. EC2 does not allow
-	// both in one call, but one call may have numbers for both families.
+	// both IPv6 and IPv6Prefixes in one call. But a call may have one number for IPv4 and one for IPv6.
 	IPv6, IPv6Prefixes int
 }
 

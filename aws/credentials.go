@@ -11,9 +11,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials/ec2rolecreds"
 )
 
-// credentialsOf returns the credentials in the environment variables, or else those of the instance's role, which the
-// SDK reads from metadata at the first request. Profiles, SSO and web identities are not supported: the SDK's package
-// config would make the start of each process a millisecond slower.
+// credentialsOf returns the credentials in the environment variables. Without these, it returns the credentials of the
+// instance's role: the SDK reads them from metadata at the first request. Profiles, SSO and web identities are not
+// supported: the SDK's package config would make the start of each process a millisecond slower.
 func credentialsOf(m *metadata) sdk.CredentialsProvider {
 	if id, secret := processEnv.accessKey(); id != "" {
 		return credentials.NewStaticCredentialsProvider(id, secret, os.Getenv("AWS_SESSION_TOKEN"))

@@ -29,8 +29,8 @@ type Target struct {
 //
 // Four of these actions have no parameter DryRun: AssignPrivateIpAddresses, UnassignPrivateIpAddresses,
 // AssignIpv6Addresses and UnassignIpv6Addresses (API reference). For them, DryRun sends a real request with an address
-// of the documentation ranges (RFC 5737, RFC 3849). EC2 must refuse this address. If it does so, the caller has the
-// permission.
+// of the documentation ranges (RFC 5737, RFC 3849). EC2 must refuse this address. If EC2's refusal is about the
+// address, the caller has the permission.
 func (c *Client) DryRun(ctx context.Context, action string, on Target) error {
 	addr, addr6 := []string{"192.0.2.1"}, []string{"2001:db8::1"}
 	yes := new(true)
@@ -103,8 +103,8 @@ func dryCall[I, O any](ctx context.Context, c *Client, action string, f method[I
 // checks the permission.
 var inconclusive = []error{ErrDenied, ErrNotFound, ErrThrottled, ErrTransient}
 
-// refusedCall makes a call that EC2 must refuse. It returns nil if EC2's error proves the permission. Each error with a
-// code does so, except those in the list inconclusive.
+// refusedCall makes a call that EC2 must refuse. It returns nil if EC2's error proves the permission. An error with a
+// code proves the permission, unless the list inconclusive has the error.
 func refusedCall[I, O any](ctx context.Context, c *Client, action string, f method[I, O], in *I) error {
 	_, err := call(ctx, c, action, f, in)
 	if e, ok := errors.AsType[*Error](err); ok && e.Code != "" && !slices.ContainsFunc(inconclusive, e.Is) {

@@ -19,9 +19,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 )
 
-// This Go file reads the environment variables that say where EC2 and the metadata service are. They have the same
-// meaning as in the SDK's package config (AWS SDKs and Tools Reference Guide, "Settings reference"), which would make
-// the start of each process a millisecond slower.
+// This Go file reads the environment variables that say where EC2 and the metadata service are. The variables have the
+// same meaning as in the SDK's package config (AWS SDKs and Tools Reference Guide, "Settings reference"). The suite
+// does without package config, because the start of each process would be a millisecond slower.
 
 // An Environment returns the value of the environment variable with this name, or "" if the variable is not set.
 // [os.Getenv] is the Environment of this process.
@@ -133,8 +133,9 @@ func (env Environment) endpointVariable() (variable, error) {
 	return v, err
 }
 
-// setEndpoint sets the SDK's options for the endpoint of EC2, and returns the names of the variables that determine
-// them. If neither the [Options] nor a variable names an endpoint, the SDK derives it from the region.
+// setEndpoint sets the SDK's options for the endpoint of EC2. It returns the names of the variables that determine
+// these options. If neither the [Options] nor a variable names an endpoint, the SDK derives the endpoint from the
+// region.
 func (env Environment) setEndpoint(s *ec2.Options, o Options) (chosen []string, err error) {
 	named, err := env.endpointVariable()
 	at, e := named.urlValue()

@@ -85,8 +85,8 @@ func (e *Error) Error() string {
 // decodes this part.
 const encodedStart = "Encoded authorization failure message"
 
-// Brief returns EC2's message, shortened, and without the encoded part. Hint returns the same hint for an Error with
-// the shortened message.
+// Brief returns EC2's message, shortened, and without the encoded part. If this text replaces the Message of an Error,
+// Hint still returns the same hint.
 func (e *Error) Brief() string {
 	m, _, is := strings.Cut(e.Message, encodedStart)
 	if m = clipText(m); is {

@@ -89,7 +89,7 @@ func compareENIs(a, b ENI) int {
 
 // readENIValues reads the values of eniKeys for the ENIs with these MACs. Most ENIs have only half of the keys, so
 // readENIValues first reads the list of an ENI's keys. AWS does not document whether this list contains the keys for
-// prefixes, such as ipv4-prefix. So readENIValues always requests these.
+// prefixes, such as ipv4-prefix. So readENIValues always requests the keys for prefixes.
 func (c *Client) readENIValues(ctx context.Context, macs []string) []eniValues {
 	all, has := make([]eniValues, len(macs)), make([][]string, len(macs))
 	doConcurrently(len(macs), func(i int) {

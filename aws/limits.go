@@ -82,8 +82,8 @@ func parseLimits(n *types.NetworkInfo) (l Limits, err error) {
 	return l, errors.Join(errs[:]...)
 }
 
-// parseCards returns the field Cards of [Limits]. It does not count AdditionalFlexibleNetworkInterfaces: these are ENIs
-// with fewer queues, which this suite does not create.
+// parseCards returns the field Cards of [Limits]. It does not count AdditionalFlexibleNetworkInterfaces. Those ENIs
+// have fewer queues, and this suite does not create them.
 func parseCards(infos []types.NetworkCardInfo) (cards []int, err error) {
 	for _, c := range infos {
 		i, err := parseNumber("the index of a network card", c.NetworkCardIndex, 0, maxCards-1)

@@ -155,8 +155,8 @@ func newMetadata(o Options) *metadata {
 	}
 }
 
-// metadataBackoff returns how long to wait before the next attempt. The last of the attempts so far failed with err. If
-// there must be no further attempt, metadataBackoff returns err.
+// metadataBackoff returns how long to wait before the next attempt. The last attempt failed with err. If there must be
+// no further attempt, metadataBackoff returns err.
 func metadataBackoff(attempts int, err error) (time.Duration, error) {
 	if r, ok := errors.AsType[*smithyhttp.ResponseError](err); ok && isBusy(r.HTTPStatusCode()) {
 		d := min(50*time.Millisecond<<attempts, time.Second)
@@ -168,8 +168,8 @@ func metadataBackoff(attempts int, err error) (time.Duration, error) {
 	return rand.N(200 * time.Millisecond), nil
 }
 
-// directHTTP returns the SDK's HTTP client for metadata. It ignores HTTPS_PROXY and HTTP_PROXY, which container
-// runtimes often have: a proxy cannot ask for the metadata of this instance.
+// directHTTP returns the SDK's HTTP client for metadata. The client ignores HTTPS_PROXY and HTTP_PROXY. Container
+// runtimes often have these variables, but a proxy cannot ask for the metadata of this instance.
 func directHTTP() HTTPClient {
 	patience := metadataTimeout()
 	return awshttp.NewBuildableClient().
@@ -200,8 +200,8 @@ func (m *metadata) readPath(ctx context.Context, path string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// GetMetadata makes a request with the SDK's client of metadata. The SDK also gets the role's credentials by
-// GetMetadata, so errors about them are *MetadataErrors, too.
+// GetMetadata makes a request with the SDK's client of metadata. The SDK also calls GetMetadata to get the role's
+// credentials. So an error about these credentials is a *MetadataError, too.
 func (m *metadata) GetMetadata(ctx context.Context, in *imds.GetMetadataInput, o ...func(*imds.Options)) (
 	out *imds.GetMetadataOutput, err error) {
 	err = m.doRequest(ctx, metadataPath+strings.TrimPrefix(in.Path, "/"), func(ctx context.Context) error {

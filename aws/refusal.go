@@ -23,7 +23,7 @@ const (
 	ScopeUnknown  Scope = "unknown"  // the error is no refusal, because EC2 may have carried out the call
 )
 
-// scopes has the Scope of an error code for each kind of action.
+// scopes are the Scopes of one error code: a Scope for each kind of action.
 type scopes struct {
 	change Scope // for all other actions: assign, unassign, modify, detach and delete
 	create Scope

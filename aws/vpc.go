@@ -59,7 +59,7 @@ func (c *Client) VPCCIDRs(ctx context.Context, vpc string) ([]netip.Prefix, erro
 }
 
 // Peers returns the peers of a VPC, sorted by ID (DescribeVpcPeeringConnections). A peer has an active peering
-// connection to the VPC, which either of the two VPCs may have requested.
+// connection to the VPC. Either of the two VPCs may have requested the connection.
 func (c *Client) Peers(ctx context.Context, vpc string) ([]VPC, error) {
 	const action = "DescribeVpcPeeringConnections"
 	var peers []VPC
