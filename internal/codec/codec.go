@@ -117,9 +117,9 @@ func (c *Codec) Each(values ...func(*Codec)) {
 	}
 }
 
-// Object describes a JSON object. The function members describes the object's members, in the order in which Object
-// writes them. Object reads them in any order, but faster in this order, because it then calls the function only once.
-// Object skips members that are not described.
+// Object describes a JSON object. The function members describes the object's members. Object writes the members in the
+// function's order. Object reads members in any order. But it is faster if the text has the function's order, because
+// it then calls the function only once. Object skips members that are not described.
 func (c *Codec) Object(members func()) { c.ObjectAndRest(members, nil) }
 
 // ObjectAndRest does what Object does, but does not lose members that are not described. It reads their texts into the
@@ -159,8 +159,8 @@ func (c *Codec) writeRest(rest map[string]string) {
 }
 
 // memberNames returns the names of all members that a description has, for ReadExactly. A configuration is for several
-// plugins, so most of its members are not in a description. ReadExactly skips these without a call of the description.
-// For Read and ReadTrusted, memberNames returns nil.
+// plugins, so most of its members are not in a description. With the names, ReadExactly skips such members without a
+// call of the description. For Read and ReadTrusted, memberNames returns nil.
 func (c *Codec) memberNames(members func()) []string {
 	if !c.exact || c.err != nil {
 		return nil

@@ -8,8 +8,8 @@
 //	make -s test-kernel VM_KERNEL=6.18 GOTEST='go test -json' |
 //	  kernels -table docs/kernels.md -kernel 6.18 -version 6.18.15
 //
-// The command keeps the other rows. It also keeps the row's cell with the nodes that have this kernel, because people
-// write it.
+// The command keeps the other rows. One cell of the kernel's row names the nodes that have this kernel. People write
+// this cell, so the command keeps it, too.
 package main
 
 import (

@@ -121,7 +121,8 @@ func program(path string, info *debug.BuildInfo) (component, error) {
 	}), nil
 }
 
-// linked returns the modules in a program, and Go's standard library, because scanners also look for its bugs.
+// linked returns the modules in a program. It also returns Go's standard library, because scanners look for bugs of
+// this library, too.
 func linked(info *debug.BuildInfo) []component {
 	libraries := []component{module("library", &debug.Module{Path: "stdlib",
 		Version: strings.TrimPrefix(info.GoVersion, "go")})}

@@ -20,8 +20,8 @@
 // If a type embeds a type of another module, the tag of the embedded field must name the function that describes the
 // members.
 //
-// With the word "kept" at the end of a directive, gen also generates methods same and clone. With them, package indexed
-// finds the values that have changed since a process read them.
+// If a directive ends with the word "kept", gen also generates the methods same and clone. Package indexed calls these
+// methods to find out which values have changed since a process read the text.
 package main
 
 import (
