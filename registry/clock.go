@@ -17,16 +17,17 @@ import (
 // process could wait until this time for a day. If the clock was set forward, a wait that is needed for safety, such as
 // the cooling of an address, could end too early.
 //
-// So the registry's file also has the boot time of the machine, by the wall clock of the process that wrote the file. A
-// process that reads the file computes the boot time again. If the two boot times differ, the clock was set after the
-// file was written, and the process moves all times of the State by the difference.
+// So a process that writes the registry's file computes the machine's boot time by the wall clock, and stores it in the
+// file. A process that reads the file computes the boot time again. If the two boot times differ, the clock was set
+// after the file was written, and the process moves all times of the State by the difference.
 //
 // A time may still be too far in the future: the file may have no boot time, or another program may have written the
 // file. So each kind of time has a maximum, and a process replaces a later time by the maximum. For example, the
 // maximum for NotBefore is the current time plus MostBackoff.
 //
-// The times in the lease log are not moved. Each snapshot in the log has a boot time, by the same clock setting as the
-// lines after it. So a reader can see whether the clock was set between two snapshots.
+// The times in the lease log are not moved. Each snapshot in the log has a boot time. The boot time and the times of
+// the lines after the snapshot are from the same setting of the clock. So a reader can see whether the clock was set
+// between two snapshots.
 
 // The maximum durations from now to the deadlines of a State. No process sets a later deadline.
 const (

@@ -67,8 +67,8 @@ type ENI struct {
 	// has found this.
 	Missed time.Time `json:"missed,omitzero"`
 
-	// EC2 has reported these fields. Only ENIs that an operator or another program attached have them, and ENIs whose
-	// PoolUnknown is true. SubnetTags are the tags of the ENI's subnet.
+	// EC2 has reported these fields. They are set only if PoolUnknown is true, or if an operator or another program
+	// attached the ENI. SubnetTags are the tags of the ENI's subnet.
 	Groups     []string          `json:"groups,omitempty"`
 	Tags       map[string]string `json:"tags,omitempty"`
 	SubnetTags map[string]string `json:"subnetTags,omitempty"`
@@ -111,8 +111,8 @@ func (e ENI) NoLink(now time.Time) bool {
 	return !e.Missed.IsZero() && (e.Link != "" || e.Detached || now.Sub(e.Missed) >= LinkPatience)
 }
 
-// A Prefix is a block of addresses that EC2 has delegated to an ENI: a /28 of IPv4, or a /80 of IPv6. State.Free has no
-// entry for an address of the block that was never leased.
+// A Prefix is a block of addresses that EC2 has delegated to an ENI: a /28 of IPv4, or a /80 of IPv6. If an address of
+// the block was never leased, State.Free has no entry for this address.
 //
 //codec:describe
 type Prefix struct {

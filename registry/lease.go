@@ -124,7 +124,8 @@ func (s *State) EndWhere(now time.Time, match func(netip.Addr, Lease) bool) []ne
 }
 
 // EndOf ends the leases of the attachment k, except leases that began after commandStart (see [State.BegunAfter]). The
-// attachment possibly uses the addresses in hints, so EndOf also ends their leases that have no key.
+// attachment possibly uses the addresses in hints. If the lease of such an address has no key, EndOf also ends this
+// lease.
 func (s *State) EndOf(k Key, now, commandStart time.Time, hints ...netip.Addr) {
 	for _, a := range s.Held(k) {
 		if l, _ := s.Leases.At(a); !s.BegunAfter(l, commandStart) {

@@ -21,10 +21,10 @@ import (
 // when a lease ends. A process appends the lines while it holds the registry's lock, so they are in the order of the
 // changes.
 //
-// A process first writes the registry, together with the lines, and with the size that the log will have after them.
-// Then it appends the lines to the log. If it is killed in between, the log has another size, and the next change or
-// collection appends the lines. So the log never has a line about a change that did not happen, but may lack lines
-// until then.
+// A process first writes the registry. The registry then has the new lines, and the size that the log will have with
+// these lines. After that, the process appends the lines to the log. If the process is killed in between, the log has
+// another size, and the next change or collection appends the lines. Until then, the log lacks these lines. But it
+// never has a line about a change that did not happen.
 //
 // A copy of a log may lack lines, or have damaged lines, lines in another order, or the same line twice. So each line
 // belongs to a series, and has a number in this series. All lines of a series are from one registry, one boot of the
@@ -60,8 +60,8 @@ type Logging struct {
 
 // The events of lines. A file of the log has a snapshot near its beginning, and at each place where lines may be
 // missing. After a snapshot, there is a line "held" for each lease that the registry had. A lease that began before the
-// snapshot and has no "held" line had ended before the snapshot. If it began before the machine booted, it had even
-// ended before the boot.
+// snapshot and has no "held" line had ended before the snapshot. If such a lease began before the machine booted, it
+// had already ended before the boot.
 const (
 	Begin    = "begin"
 	End      = "end"
@@ -105,8 +105,8 @@ type Line struct {
 }
 
 // UseLog records in the registry which lease log a network's configuration has. Processes that do not read this
-// configuration, such as a DEL or a collection, find the log there. If the configuration has no log, UseLog switches
-// off a recorded log of the same network. If no process has built the registry yet, UseLog does nothing.
+// configuration, such as a DEL or a collection, find the log in the registry. If the configuration has no log, UseLog
+// switches off a recorded log of the same network. If no process has built the registry yet, UseLog does nothing.
 func (s *State) UseLog(network string, want LeaseLog) {
 	last := s.Log
 	if want == last.LeaseLog || want.File == "" && network != last.Network || s.Instance.ID == "" {

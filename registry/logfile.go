@@ -73,8 +73,8 @@ func (s *State) prepareLog() (w logAppend) {
 }
 
 // logText returns the text that this Update appends to the log. If broken is true, the log is empty or may lack lines,
-// so the text begins with the lines of the previous Update. If the log already has these lines, a reader finds equal
-// numbers.
+// so the text begins with the lines of the previous Update. If the log already has these lines, they are then in the
+// log twice. A reader recognises them by their equal numbers.
 func (s *State) logText(broken, snapshot bool) []byte {
 	text := []byte{}
 	if broken {

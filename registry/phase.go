@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A Phase is a part of an ENI's life on this node. An ENI is in the first phase of the list below whose condition is
-// true. docs/design.md describes the steps between the phases.
+// A Phase is a part of an ENI's life on this node. The list below has a condition for each phase. The first condition
+// that is true determines the ENI's phase. docs/design.md describes the steps between the phases.
 type Phase string
 
 // The phases of an ENI.

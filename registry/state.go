@@ -50,7 +50,7 @@ type State struct {
 	Log       Logging
 	LogLines  []Line // lines of the log; if Log.File has Log.Size bytes, it already has these lines
 
-	// The following fields are about the registry's file as this process has read it.
+	// The following fields are about the file from which this process has read the State.
 	keptENIs      indexed.Kept[ENI]
 	unknownFields map[string]string // top-level fields of a later release, unparsed
 	fileSize      int
@@ -79,7 +79,7 @@ type Key struct {
 func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.IfName }
 
 // An OnRequest selects the ENIs that an operator or another program has attached, and that have all of Tags. A selected
-// ENI serves only pods that ask for it. This also applies to the pods of other networks.
+// ENI serves only pods that ask for it. Pods of other networks must also ask for it.
 //
 //codec:describe
 type OnRequest struct {
@@ -233,7 +233,8 @@ type Waiter struct {
 type Failure struct {
 	Text string `json:"text"`
 	Hint string `json:"hint,omitempty"` // what an operator can do
-	// when the failed request to EC2 began. It was for the ADDs that waited then. Zero while a new request is running
+	// when the failed request to EC2 began. The request was for the ADDs that waited at that time. Zero while a new
+	// request is running
 	Began time.Time `json:"began,omitzero"`
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until,omitzero"` // if the subnet is full, no ADD asks EC2 again before this time

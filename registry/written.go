@@ -11,9 +11,9 @@ import (
 
 // The last member of the registry's file is a time. A process of this suite sets the file's modification time to this
 // time. If another program, the original plugin or an earlier release writes the file later, the kernel sets a new
-// modification time (inode(7)). Then the two times differ, even if the writer has copied the member. So if they are
-// equal, a process of this suite has checked and written the file, and a process that needs one lease does not parse
-// the others. On file systems that store times with less precision, the two times always differ.
+// modification time (inode(7)). Then the two times differ, even if the writer has copied the member. So if the two
+// times are equal, a process of this suite has checked and written the file. A process that needs one lease then does
+// not parse the other leases. On file systems that store times with less precision, the two times always differ.
 //
 // A later release that changes the form of leases must give the last member another name. This release trusts each file
 // whose last member has the name "written", and would misread, for example, a lease that does not begin with its key.

@@ -282,8 +282,9 @@ func (e *entries) isBefore(i int, k netip.Addr) bool {
 	return r < rank || r == rank && e.entryKey(one).Less(k)
 }
 
-// valueAt returns the value of entryList[i]. It would return the zero value for a wrong text. But [codec.Read] returns
-// an error for a wrong text, and callers give only right texts to [codec.ReadTrusted].
+// valueAt returns the value of entryList[i]. If the text of the value were invalid, valueAt would return the zero
+// value. But [codec.Read] returns an error for an invalid text, and callers give only valid texts to
+// [codec.ReadTrusted].
 func (e *Entries[V]) valueAt(i int) V {
 	one := &e.entryList[i]
 	if one.knownNumber == 0 {
@@ -297,7 +298,7 @@ func (e *Entries[V]) valueAt(i int) V {
 }
 
 // Renew calls the function stale for each unchanged entry. If stale returns true, the next write encodes the entry
-// again, without the members that its kind does not describe.
+// again. Members that the kind does not describe are then lost.
 func (e *Entries[V]) Renew(stale func(text string, v V) bool) {
 	for i := range e.entryList {
 		one := &e.entryList[i]

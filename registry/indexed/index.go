@@ -74,7 +74,7 @@ func wideKey(text string) netip.Addr {
 }
 
 // isWide reports whether the row at the beginning of text is the row of an IPv6 address. The bit wideFlag is in the
-// first digit of the row, which isWide converts with the formula of parseDigits.
+// first digit of the row. isWide converts this digit with the formula of parseDigits.
 func isWide(text string) bool { return (text[0]&15+text[0]>>6&1*9)&8 != 0 }
 
 // rowKey returns the key in the row at the beginning of text.

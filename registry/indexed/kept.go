@@ -10,8 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// Kept keeps the values of a table, and the texts from which [codec.ReadTrusted] has read them. A process writes this
-// text for an unchanged value. To encode the value again would take ten times as long.
+// Kept keeps the values of a table, and the texts from which [codec.ReadTrusted] has read them. For an unchanged value,
+// a process writes the kept text. To encode the value again would take ten times as long.
 type Kept[V any] struct {
 	values map[string]kept[V]
 	text   string // the text of the whole table
