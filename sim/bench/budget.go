@@ -10,8 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// A budget limits the cost of a request and its response, in one layout and on one route. The limit is the cost on the
-// same route in another layout, multiplied by times.
+// A budget limits the cost of a request and its response, in one layout and on one route. The field times is the
+// maximum ratio of this cost to the cost on the same route in otherLayout.
 type budget struct {
 	layout, route, otherLayout string
 	times                      float64
@@ -21,8 +21,9 @@ type budget struct {
 // between runs. With a service loop, the limits are higher, because the kernel checks for each packet whether it is a
 // reply from a Service.
 //
-// Our node tracks the connections of routed pods, as a node with amazon-vpc-cni-k8s does for all pods. So a request of
-// our routed pod must not cost more than that of such a pod. The cost of packets must not grow with the number of pods.
+// Our node tracks the connections of routed pods, and a node with amazon-vpc-cni-k8s tracks the connections of all
+// pods. So a request of our routed pod must not cost more than a request of a pod with amazon-vpc-cni-k8s. The cost of
+// packets must not grow with the number of pods.
 var budgets = []budget{
 	{ours, otherNode, routedVeth, 1 / 1.3},
 	{ours, otherNode, bare, 1.04},
@@ -54,8 +55,8 @@ func (fs *flows) checkBudgets() error {
 	return errors.Join(errs...)
 }
 
-// checkRatios checks these columns of the table for our two data paths. It returns an error for each ratio, next to its
-// figure, that is missing or greater than maxRatio.
+// checkRatios checks these columns of the table for our two data paths. It returns an error for each ratio that is
+// missing or greater than maxRatio.
 func checkRatios(t table.Table, reference string, maxRatio float64, columns ...string) error {
 	var errs []error
 	for _, dataPath := range []string{ours, byVeth} {

@@ -63,8 +63,8 @@ func connectChainedVeth(h *host, g *guest) error {
 	return execPlugins(h, g, conf, "cni-ipvlan-vpc-k8s-unnumbered-ptp")
 }
 
-// execChain connects a pod with the plugins ipvlan and unnumbered-ptp, and egress if conf has this key. The pod's name
-// is also the name of its Kubernetes namespace.
+// execChain executes the plugins ipvlan and unnumbered-ptp for a pod. If conf has the key egress, it also executes the
+// plugin egress. The pod's name is also the name of its Kubernetes namespace.
 func execChain(h *host, g *guest, conf map[string]any) error {
 	plugins := []string{"cni-ipvlan-vpc-k8s-ipvlan", "cni-ipvlan-vpc-k8s-unnumbered-ptp"}
 	if conf["egress"] != nil {

@@ -15,9 +15,9 @@ import (
 )
 
 // A coil makes tunnels like those of the program Coil 2.12 (package founat of its source). A client has a link for each
-// egress, whose remote address is the ClusterIP of the egress. A router has a link and a route for each client. A
-// tunnelled packet goes to the link whose remote address is the packet's source. Each pod also has a link without a
-// remote address for all other packets, for example for answers from a router's own address.
+// egress. The remote address of this link is the ClusterIP of the egress. A router has a link and a route for each
+// client. A tunnelled packet goes to the link whose remote address is the packet's source. Each pod also has a link
+// without a remote address for all other packets, for example for answers from a router's own address.
 //
 // Two things make Coil cheaper in this layout than in reality: the packets of routers leave directly through the ENI,
 // as with our egress, and no rule computes checksums of the tunnelled packets.

@@ -55,8 +55,8 @@ var (
 	clusterIP = netip.MustParseAddr("172.20.0.1")
 )
 
-// clusterPort is the port of the Service whose backend is the pod on the other host. At the next port, the backend is
-// the pod on the same host.
+// clusterPort is the port of the Service whose backend is the pod on the other host. The Service at the next port has
+// the pod on the same host as its backend.
 const clusterPort = 80
 
 // A host is an instance, and a guest is a pod on a host.
@@ -158,7 +158,8 @@ func (p *pair) finishHosts() error {
 }
 
 // kubeProxyTable returns rules with the effect of kube-proxy's. Each Service has one backend, the server in pod "b" or
-// "c". With tunnels, these pods are routers, each the backend of another Service at a ClusterIP of gateways.
+// "c". With tunnels, these pods are also routers. Each router is the backend of one more Service, whose ClusterIP is in
+// gateways.
 func (p *pair) kubeProxyTable() nl.Table {
 	rule := func(proto string, to netip.Addr, port uint16, backend netip.AddrPort) nl.NFRule {
 		return nl.NFRule{nl.DAddr(hostPrefix(to)), nl.DPort(proto, port, port), nl.DNAT(backend)}
@@ -214,7 +215,7 @@ func connectIPVlan(h *host, g *guest) error {
 	}.Add()
 }
 
-// connectBridged makes the pod's link and the ENI ports of a bridge.
+// connectBridged connects the pod's link and the ENI to a bridge.
 func connectBridged(h *host, g *guest) error {
 	if len(h.guests) == 1 {
 		if err := addBridge(h.NS, "cni0", netip.Addr{}); err != nil {

@@ -8,8 +8,8 @@
 //
 // All chains take turns in one run, so that other load of the machine affects all of them. The figures depend on the
 // machine, so bench also prints their ratios to the chain ptp + host-local, which has no masquerading and no policy
-// routing. bench fails if a measured ADD or DEL calls the simulated EC2 or its metadata service: for each, the registry
-// has a free address (see warmConflist).
+// routing. The registry has a free address for each measured ADD (see warmConflist). So bench fails if a measured ADD
+// or DEL calls the simulated EC2 or its metadata service.
 //
 // Use -icount in a VM whose clock counts instructions (nl/nltest/vm/icount). There, the figures of two runs differ by
 // at most three percent, so bench can compare them with those of an earlier run: see -baseline.

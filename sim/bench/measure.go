@@ -86,7 +86,7 @@ func (r *report) measureCalls(ctx context.Context, chains []*chain, o options) e
 	return nil
 }
 
-// installedChains returns the chains of the candidates whose programs are installed, and notes the others in the
+// installedChains returns the chains whose programs are installed. For each other candidate, it adds a note to the
 // report.
 func (n *node) installedChains(o options, r *report) ([]*chain, error) {
 	single, several := o.conflist, filepath.Join(filepath.Dir(o.conflist), "three-plugins.conflist")
@@ -134,8 +134,8 @@ func (n *node) prepareChains(ctx context.Context, chains []*chain, podCount int)
 // there are at least four batches if rounds allows.
 func batchCount(rounds, c int) int { return min(rounds, max(4, rounds/c)) }
 
-// measureRounds measures each subject once in each of n rounds, which begin with different subjects. The costs of one
-// more round at the beginning do not count, because it fills the caches.
+// measureRounds measures each subject once in each of n rounds. Each round begins with another subject. Before these
+// rounds, one more round fills the caches, and its costs do not count.
 func measureRounds(ctx context.Context, subjects []*subject, n int) error {
 	for round := range n + 1 {
 		for i := range subjects {

@@ -5,8 +5,9 @@
 // finds the plugin in the directories of $PEAK_PATH, and executes it. To the file $PEAK_OUT, it appends a line with the
 // plugin's name, its highest resident set in KiB, and its highest anonymous memory in KiB.
 //
-// peak traces the plugin, and reads /proc each time a thread of the plugin exits. The highest resident set of wait4(2)
-// is useless here: it includes the memory of peak, which the child shares until it executes the plugin.
+// peak traces the plugin, and reads /proc each time a thread of the plugin exits. The highest resident set that
+// wait4(2) returns is useless here, because it includes memory of peak. The child shares the memory of peak until it
+// executes the plugin.
 package main
 
 import (

@@ -74,8 +74,8 @@ func fleetCharts() []Chart {
 	}
 }
 
-// barsOf returns a bar for each row that has a figure in the column. A percentage is no figure: only so many of the
-// row's pods have started.
+// barsOf returns a bar for each row that has a figure in the column. A percentage is no figure: not all pods of the row
+// have started.
 func barsOf(t table.Table, column string) (bars []Bar) {
 	for _, row := range t[min(1, len(t)):] {
 		if i := slices.Index(t[0], column); i < 0 || i >= len(row) || strings.Contains(row[i], "%") {
