@@ -37,9 +37,9 @@ func (s *Sim) attachNetworkInterface(in *attachNetworkInterfaceInput) (*attachNe
 }
 
 // checkAttach refuses an attachment that EC2's rules do not allow (API: AttachNetworkInterface; Guide: "Elastic network
-// interfaces", "Network cards", "Maximum IP addresses per network interface"). An ENI may have device index 0 on a card
-// without the boot ENI (in practice: amazon-vpc-cni-k8s uses this index, and amazonlinux/amazon-ec2-net-utils#104 shows
-// such an ENI).
+// interfaces", "Network cards", "Maximum IP addresses per network interface"). If a card does not have the boot ENI,
+// another ENI may have device index 0 on this card (in practice: amazon-vpc-cni-k8s uses this index, and
+// amazonlinux/amazon-ec2-net-utils#104 shows such an ENI).
 func (s *Sim) checkAttach(e *eni, i *Instance, card, index int) error {
 	switch {
 	case e.attachment != nil:

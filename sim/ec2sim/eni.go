@@ -195,7 +195,7 @@ func (e *eni) primary() netip.Addr {
 }
 
 // maxSlots returns how many addresses and prefixes of each family the eni may have. The documentation names no limit
-// for an unattached ENI. In the simulator, its limit is that of the largest instance type.
+// for an unattached ENI. In the simulator, an unattached ENI has the limit of the largest instance type.
 func (s *Sim) maxSlots(e *eni) (v4, v6 int) {
 	if e.attachment != nil {
 		return e.attachment.instance.limits.IPv4PerENI, e.attachment.instance.limits.IPv6PerENI

@@ -47,9 +47,9 @@ func (s *Sim) FailAs(action, code, message string, n int) {
 	s.faults[action] = &fault{refusal{code, message}, n}
 }
 
-// RefuseOn makes EC2 refuse with this error all calls of the action that concern one object: the ENI or the subnet with
-// this ID. A call concerns a subnet if it creates an ENI there, or attaches an ENI of the subnet. An empty code ends
-// the refusals.
+// RefuseOn makes EC2 refuse all calls of the action that concern one object. The object is the ENI or the subnet with
+// this ID. EC2's error has this code and this message. A call concerns a subnet if it creates an ENI there, or attaches
+// an ENI of the subnet. An empty code ends the refusals.
 func (s *Sim) RefuseOn(object, action, code, message string) {
 	mustHaveAction(action)
 	s.mu.Lock()

@@ -10,8 +10,8 @@ import (
 	"slices"
 )
 
-// A securityGroup is a group that CreateSecurityGroup has made. Of a group of the Config, the simulator knows only the
-// ID, the name and the VPC.
+// A securityGroup is a group that CreateSecurityGroup has made. The simulator knows only the ID, the name and the VPC
+// of a group in the Config.
 type securityGroup struct {
 	id, name, description, vpc string
 	ingress                    []groupRule

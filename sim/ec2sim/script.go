@@ -25,9 +25,9 @@ func Refused(code string) Outcome { return Outcome{Undone: true, Code: code} }
 func DoneBut(code string) Outcome { return Outcome{Code: code} }
 
 // Script sets the outcomes of the next HTTP requests of the action, in this order. Each attempt of the SDK is a
-// request. A new script replaces the rest of an earlier script, and Script without outcomes ends it. Lose does not
-// affect the requests of a script. A request with the outcome Undone takes no token from the buckets, and does not
-// count for Fail.
+// request. A new script replaces the rest of an earlier script. A call of Script without outcomes ends the earlier
+// script. Lose does not affect the requests of a script. If an outcome has Undone, its request takes no token from the
+// buckets, and is not one of the n calls of [Sim.Fail].
 func (s *Sim) Script(action string, outcomes ...Outcome) {
 	mustHaveAction(action)
 	s.mu.Lock()

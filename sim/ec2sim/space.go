@@ -40,8 +40,8 @@ func (sp *space) takeDemand(d demand, inUse string) (h holding, err error) {
 	return h, nil
 }
 
-// takeFirst takes all addresses of a new ENI, or none: those of the request, and chosenCount addresses of EC2's choice.
-// If the request has no primary address, EC2 also chooses this address.
+// takeFirst takes all addresses of a new ENI, or none. These are the addresses in the request, and chosenCount
+// addresses that EC2 chooses. If the request has no primary address, EC2 also chooses the primary address.
 func (sp *space) takeFirst(primary netip.Addr, secondary []netip.Addr, chosenCount int) ([]netip.Addr, error) {
 	listed := secondary
 	if primary.IsValid() {

@@ -93,8 +93,8 @@ func (p *sparse) isReserved(a netip.Addr) bool { return a == p.lastAddr() || a.L
 // freeAddrs returns the largest int, because the number of addresses is practically unlimited.
 func (p *sparse) freeAddrs() int { return math.MaxInt }
 
-// isFree reports whether a single address and its /80 are unused, or whether a /80 and all its single addresses are
-// unused. A /80 with a reserved address is never free.
+// isFree reports whether a block is free. A single address is free if neither the address nor its /80 is taken. A /80
+// is free if neither the /80 nor any of its single addresses is taken. A /80 with a reserved address is never free.
 func (p *sparse) isFree(b netip.Prefix) bool {
 	in := prefixAround(b)
 	if b == in && (b.Contains(p.cidr.Addr()) || b.Contains(p.lastAddr()) || p.singlesIn[b] > 0) {
