@@ -20,8 +20,8 @@ func (f *Fabric) OnLaunch(boot func(*Instance)) {
 	f.onLaunch = boot
 }
 
-// adoptLaunched creates the namespace of an instance that the action RunInstances has launched, when EC2 attaches the
-// boot ENI. For all other changes, and before the test calls OnLaunch, it returns nil.
+// adoptLaunched creates the namespace of an instance that the action RunInstances has launched. It does so when the
+// change c attaches the boot ENI. For all other changes, and before the test calls OnLaunch, it returns nil.
 func (f *Fabric) adoptLaunched(c ec2sim.Change) (*Instance, error) {
 	f.mu.Lock()
 	wanted := f.run != nil && f.onLaunch != nil && f.booting == nil && f.instances[c.Instance] == nil &&

@@ -27,8 +27,8 @@ func (d Drops) String() string {
 	return fmt.Sprintf("spoofed %d, to no host %d, without a route %d", d.Spoofed, d.NoHost, d.NoRoute)
 }
 
-// The names of the drains. A drain is a veth pair whose far end ignores all packets. The fabric sends a packet to a
-// drain to drop it, because the kernel then counts it. The command "ip netns exec vpcsim0-vpc tcpdump -ni spoofed"
+// The names of the drains. A drain is a veth pair whose far end ignores all packets. To drop a packet, the fabric sends
+// it to a drain, because the kernel then counts the packet. The command "ip netns exec vpcsim0-vpc tcpdump -ni spoofed"
 // shows the packets in the drain "spoofed".
 const (
 	drainSpoofed = "spoofed"
@@ -41,8 +41,8 @@ func drainRoute(drain string, dst netip.Prefix, table uint32) nl.Route {
 	return farEndRoute(drain, dst, table)
 }
 
-// farEndRoute returns a route that sends all packets for the prefix dst to the far end of a link. The next hop is an
-// address that no host has, and farEndNeighbours has its MAC address.
+// farEndRoute returns a route that sends all packets for the prefix dst to the far end of a link. No host has the
+// address of the next hop. farEndNeighbours returns the neighbour entry for this address.
 func farEndRoute(dev string, dst netip.Prefix, table uint32) nl.Route {
 	via := farEnd
 	if dst.Addr().Is6() {

@@ -86,7 +86,7 @@ type pluggedENI struct {
 	lost     bool // the fabric could not restore the link; Err has the error
 }
 
-// plugENI replaces the wiring of an ENI. It leaves objects alone that are in both wirings.
+// plugENI replaces the wiring of an ENI. Objects that are in both wirings stay unchanged.
 func (f *Fabric) plugENI(e ec2sim.ENI, i *Instance) error {
 	p := f.plugged[e.ID]
 	was, now := p.wiring, f.eniWiring(e, i)

@@ -52,9 +52,9 @@ func (f *Fabric) RunInstance(name string, r ec2sim.RunInstance) (*Instance, erro
 	return i, errors.Join(f.Err(), i.awaitIPv6())
 }
 
-// awaitIPv6 waits until the instance is reachable by IPv6. The kernel adds the local route of an IPv6 address later
-// than the address, even without duplicate address detection, because it uses a work queue. Until then, senders get the
-// error that there is no route.
+// awaitIPv6 waits until the instance is reachable by IPv6. The kernel adds the local route of an IPv6 address in a work
+// queue, later than the address, even without duplicate address detection. Before the kernel has added the route,
+// senders get the error that there is no route.
 func (i *Instance) awaitIPv6() error {
 	a := i.Addr6()
 	if !a.IsValid() {

@@ -22,16 +22,16 @@ import (
 // name is free there, and otherwise gets the name dev<ifindex>. It keeps its MAC address, MTU and group. It is down,
 // and has neither addresses nor routes.
 //
-// The link of a simulated ENI is a veth. So the fabric restores it in the namespace of the instance when it is gone,
-// unless EC2 has detached the ENI. One difference remains: a card keeps its index if the index is free, but a restored
-// link always has a new index.
+// The link of a simulated ENI is a veth. So when the link is gone, the fabric restores the link in the namespace of the
+// instance, unless EC2 has detached the ENI. One difference remains: a card keeps its index if the index is free, but a
+// restored link always has a new index.
 //
 // The fabric cannot ask the kernel for the name of a link that is gone. So it stores the name each time a link changes.
 
-// watchLinks follows the links of all ENIs until the fabric is closed. The kernel reports changes of links to its
-// socket. With the option NETLINK_LISTEN_ALL_NSID (netlink(7)), it also reports changes in the namespaces that contain
-// the other end of an ENI's link. These are namespaces of instances, and of some pods. netlink.LinkSubscribe does not
-// have this option.
+// watchLinks follows the links of all ENIs until the fabric is closed. The kernel reports changes of links to the
+// socket that watchLinks opens. With the option NETLINK_LISTEN_ALL_NSID (netlink(7)), the kernel also reports changes
+// in the namespaces that contain the other end of an ENI's link. These are namespaces of instances, and of some pods.
+// netlink.LinkSubscribe does not have this option.
 func (f *Fabric) watchLinks() error {
 	var s *rtnl.NetlinkSocket
 	err := f.vpc.Do(func() (err error) {
@@ -139,7 +139,7 @@ func (f *Fabric) isLinkMissing(link string) bool {
 }
 
 // restoreLink creates the link of an ENI again, in the namespace of its instance, and adds the rest of the ENI's
-// wiring. It opens its own nl.NS, because another goroutine may be using that of the instance.
+// wiring. It opens its own nl.NS, because another goroutine may be using the instance's nl.NS.
 func (f *Fabric) restoreLink(lost pluggedENI) error {
 	home, err := nl.Open(lost.instance.Name, lost.instance.Path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -165,9 +165,9 @@ func (f *Fabric) restoreLink(lost pluggedENI) error {
 	return nil
 }
 
-// freeName chooses a free name for a link that comes back to the namespace n, by the kernel's rules for a network card.
-// The choices are the link's last name (or fallback, if the fabric has never seen the link), "dev" with its last index,
-// and "dev" with the lowest free number.
+// freeName chooses a free name for a link that comes back to the namespace n. It follows the kernel's rules for network
+// cards. The choices are the link's last name (or fallback, if the fabric has never seen the link), "dev" with its last
+// index, and "dev" with the lowest free number.
 func freeName(n *nl.NS, last nl.Link, fallback string) (string, error) {
 	links, err := n.Links()
 	if err != nil {

@@ -69,8 +69,8 @@ func bigEndian(n uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, n))
 }
 
-// answerPending answers all pending solicitations. Its result is for the method Read of the socket: false means that
-// Read must wait for more, and true that the socket is closed.
+// answerPending answers all pending solicitations. Its result is for the method Read of the socket. false means that
+// Read must wait for more solicitations. true means that the socket is closed.
 func (f *Fabric) answerPending(fd int) bool {
 	for b := make([]byte, vpcMTU); ; {
 		size, from, err := unix.Recvfrom(fd, b, 0)
@@ -102,8 +102,8 @@ const (
 )
 
 // advertisement returns the answer to a solicitation from the ENI with this MAC address. It returns nil if the ENI asks
-// for its own address, or for the router, for which the kernel answers. It also returns nil for duplicate address
-// detection, where the source is the unspecified address (RFC 4862).
+// for its own address, or for the router's address: the kernel answers for the router. It also returns nil for
+// duplicate address detection, where the source is the unspecified address (RFC 4862).
 func (f *Fabric) advertisement(mac string, question []byte) []byte {
 	source := netip.AddrFrom16([16]byte(question[atSource:]))
 	target := netip.AddrFrom16([16]byte(question[atTarget:]))

@@ -29,8 +29,8 @@ func (f *Fabric) watchSpoofed() error {
 	})
 }
 
-// Spoofed describes each spoofed packet since its last call: the sending ENI does not have the packet's source address.
-// If the buffer of the socket becomes full, later packets are missing.
+// Spoofed describes each spoofed packet since the last call of Spoofed. A packet is spoofed if the sending ENI does not
+// have the packet's source address. If the buffer of the socket becomes full, later packets are missing.
 func (f *Fabric) Spoofed() (packets []string, err error) {
 	raw, err := f.spoofed.SyscallConn()
 	if err != nil {
