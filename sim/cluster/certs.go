@@ -73,8 +73,8 @@ func (c certificates) writeNodeCertificate(name string) (string, error) {
 	return file, errors.Join(err, c.writeKubeconfig(name, file))
 }
 
-// writeSigned makes a key and a certificate for it from the template cert, and writes both. The CA signs the
-// certificate. The certificate of the CA itself is signed with the new key.
+// writeSigned makes a key, and a certificate for this key from the template cert. It writes the key and the
+// certificate. The CA signs the certificate. The certificate of the CA itself is signed with the new key.
 func (c certificates) writeSigned(name string, cert *x509.Certificate) (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

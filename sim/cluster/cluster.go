@@ -28,7 +28,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// Options are the settings of a cluster. The Makefile fills the directories with the programs.
+// Options are the settings of a cluster. The Makefile puts the programs into these directories.
 type Options struct {
 	Plugins  string // directory of our programs
 	Programs string // directory of Kubernetes, etcd and CoreDNS
@@ -188,7 +188,8 @@ func (c *Cluster) pathVariable() []string {
 		os.Getenv("PATH"))}
 }
 
-// keepRunning starts a program on a machine, and again each time it ends. Its log is MACHINE-PROGRAM.log.
+// keepRunning starts a program on a machine, and restarts the program each time it ends. The program's log is
+// MACHINE-PROGRAM.log.
 func (c *Cluster) keepRunning(m *machine.Machine, name string, args ...string) error {
 	return m.Keep(filepath.Join(c.options.Logs, m.Name+"-"+name+".log"), name, args...)
 }

@@ -43,7 +43,7 @@ const (
 )
 
 // agnhostAliases are other names of our image agnhost. Kubernetes' network tests only run shells and tools in these
-// images, and agnhost has them.
+// images, and agnhost has the same shells and tools.
 var agnhostAliases = []string{
 	"registry.k8s.io/e2e-test-images/glibc-dns-testing:2.1.1",
 	"registry.k8s.io/e2e-test-images/busybox:1.37.0-2",

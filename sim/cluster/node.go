@@ -136,8 +136,8 @@ func (n *Node) Reboot(ctx context.Context) error {
 	return n.startKubelet(ctx)
 }
 
-// Configure installs the conflist of the node, or replaces it by a rename. It first validates a conflist with our
-// plugins.
+// Configure installs the conflist of the node, or replaces it by a rename. If the conflist has our plugins, Configure
+// first validates the conflist.
 func (n *Node) Configure(ctx context.Context, conflist []byte) error {
 	name := "10-" + n.Name + ".conflist"
 	if err := n.WriteFile("/run/"+name, conflist, 0o644); err != nil {
@@ -167,8 +167,8 @@ func (n *Node) installOurs() error {
 		n.Install(n.cluster.options.Plugins))
 }
 
-// Install replaces our plugins and the tool on the node with those in a directory. It removes a plugin that is not
-// there, because the directory can have an earlier release.
+// Install replaces our plugins and the tool on the node with those in a directory. If the directory has an earlier
+// release, it may lack a plugin. Install then removes this plugin from the node.
 func (n *Node) Install(dir string) error {
 	files, errs := map[string]string{}, []error(nil)
 	for _, p := range []string{"", "-grow", "-ipam", "-ipvlan", "-unnumbered-ptp", "-egress"} {
@@ -197,7 +197,7 @@ func (n *Node) installPlugins(dirs map[string]string) error {
 	return errors.Join(errs...)
 }
 
-// ImportLayout imports the images of an OCI layout, which is a directory. name is the beginning of their names (ctr
+// ImportLayout imports the images of an OCI layout, which is a directory. The names of the images begin with name (ctr
 // image import --base-name).
 func (n *Node) ImportLayout(ctx context.Context, dir, name string) error {
 	tar := exec.CommandContext(ctx, "tar", "-C", dir, "-c", ".")

@@ -79,7 +79,7 @@ func pathText(r paths.Result) string {
 	return fmt.Sprintf("%-13s > %-14s %s, as %s", r.From.Addr.Addr(), to, strings.Join(r.Passed, ", "), r.Seen)
 }
 
-// kubeProxy returns nftables rules for the first node, which replace a ClusterIP by the address of the backend.
+// kubeProxy returns nftables rules for the first node. The rules replace a ClusterIP by the address of the backend.
 func (s *scene) kubeProxy() (nl.Wiring, error) {
 	c := nl.Chain{Name: "services", Type: "nat", Hook: "prerouting", Priority: -100}
 	for service, backend := range serviceBackends {

@@ -44,7 +44,7 @@ func Release(t *testing.T, program string) (pkg, version string) {
 	return "", ""
 }
 
-// A Suite describes a test suite of another project that checks our programs, compiled unchanged.
+// A Suite describes a test suite of another project. The suite is compiled unchanged, and checks our programs.
 type Suite struct {
 	Focus string            // a regular expression that matches the names of the tests that use our programs
 	Not   map[string]string // key: a part of test names; value: why the tests with this part do not check our programs
@@ -64,8 +64,9 @@ func (s spec) name() string {
 	return strings.Join(append(s.ContainerHierarchyTexts, s.LeafNodeText), " ")
 }
 
-// Hear runs the command c, which must run the program of the suite, with further flags of Ginkgo. It makes a subtest
-// for each test that ran. do calls its argument, which runs the command, for example in a namespace.
+// Hear runs the program of the suite, and makes a subtest for each test that ran. The command c must execute this
+// program. Hear adds flags of Ginkgo to c. The argument of do is a function that runs c. do must call this function,
+// for example in a namespace.
 func (s Suite) Hear(t *testing.T, c *exec.Cmd, judged string, do func(func() error) error) {
 	t.Helper()
 	report := filepath.Join(t.TempDir(), "report")
@@ -88,8 +89,8 @@ func (s Suite) Hear(t *testing.T, c *exec.Cmd, judged string, do func(func() err
 	s.report(t, all, failed)
 }
 
-// A result is the outcome of one test of the suite. The state is "passed" or "skipped", and each other state is a
-// failure.
+// A result is the outcome of one test of the suite. The states "passed" and "skipped" are no failures. All other states
+// are failures.
 type result struct{ name, state, message string }
 
 func (s Suite) report(t *testing.T, all []result, failed error) {

@@ -52,9 +52,9 @@ const (
 // Modes has all recorded modes.
 var Modes = []Mode{IPTables, NFTables}
 
-// Load loads the rules of a mode into a namespace, with the addresses of a scenario, for each family of the scenario's
-// Node. Load also sets the sysctls that kube-proxy sets on a node (testdata/*/sysctls), and empties the connection
-// tracker.
+// Load loads the recorded rules of a mode into a namespace. It replaces the recorded addresses by those of the
+// scenario. It loads the rules of a family only if the scenario's Node has an address of this family. Load also sets
+// the sysctls that kube-proxy sets on a node (testdata/*/sysctls), and empties the connection tracker.
 //
 // The function unload removes the rules, and empties the connection tracker. Like kube-proxy, it does not reset the
 // sysctls. Load does not check whether the namespace already has rules, so call unload before the next Load.

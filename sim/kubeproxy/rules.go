@@ -77,8 +77,8 @@ func removal(save string) string {
 	return b.String()
 }
 
-// parseJump parses a rule of iptables-save in a built-in chain, which is always a jump to one of kube-proxy's chains.
-// For any other line, ok is false.
+// parseJump parses a line of iptables-save that has a rule of a built-in chain. Such a rule is always a jump to one of
+// kube-proxy's chains. For any other line, ok is false.
 func parseJump(line string) (chain, rest string, ok bool) {
 	rule, ok := strings.CutPrefix(line, "-A ")
 	if !ok || strings.HasPrefix(rule, "KUBE-") {

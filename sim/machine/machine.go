@@ -54,8 +54,8 @@ type Machine struct {
 	bootCtx context.Context // ends with this boot
 }
 
-// Boot boots an instance for the first time, with the empty directories ownDirs of its own. The machine's programs get
-// the environment variables of this process, of the instance, and of env.
+// Boot boots an instance for the first time. ownDirs has the paths of the machine's own directories, which are empty at
+// first. The machine's programs get the environment variables of this process, of the instance, and of env.
 func Boot(i *vpcsim.Instance, name string, env []string, ownDirs ...string) (*Machine, error) {
 	disk, err := os.MkdirTemp("/run", "disk-"+name)
 	if err != nil {
@@ -124,9 +124,9 @@ func (m *Machine) boot() error {
 	return m.startInit(group)
 }
 
-// startInit starts process 1 and waits until it is ready. The process first moves to the machine's cgroup, because this
-// becomes the root of the cgroup namespace that unshare(1) then makes. clone(2) would make the namespace too early, in
-// the parent's cgroup.
+// startInit starts process 1 and waits until it is ready. The process first moves to the machine's cgroup. Then
+// unshare(1) makes a cgroup namespace, and the machine's cgroup becomes the root of this namespace. clone(2) would make
+// the namespace too early, in the parent's cgroup.
 func (m *Machine) startInit(group string) error {
 	enter := `echo 0 >"$1/cgroup.procs"; exec unshare --cgroup sh -c 'echo 0 >"$1/init/cgroup.procs"; shift; ` +
 		`script=$1; shift; exec sh -c "$script" machine "$@"' sh "$@"`
@@ -158,8 +158,8 @@ func (m *Machine) startInit(group string) error {
 	return nil
 }
 
-// delegateControllers enables all controllers of the root cgroup in the machines' cgroups. Of all cgroups with
-// processes, only the root cgroup can do this (cgroups(7)).
+// delegateControllers enables all controllers of the root cgroup in the machines' cgroups. Among the cgroups that
+// contain processes, only the root cgroup can enable controllers for the cgroups below it (cgroups(7)).
 func delegateControllers() error {
 	all, err := os.ReadFile(filepath.Join(cgroupRoot, "cgroup.controllers"))
 	if err != nil {

@@ -19,7 +19,8 @@ func IsTerminal(f *os.File) bool {
 }
 
 // Attach runs a command with the standard input, output and error of this process, and returns the command's exit
-// status. runCommand must run the command and wait for its end. It decides where, for example in a namespace.
+// status. runCommand must run the command and wait for its end. runCommand chooses where the command runs, for example
+// in a namespace.
 func Attach(c *exec.Cmd, runCommand func(*exec.Cmd) error) (status int, err error) {
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
 	err = runCommand(c)

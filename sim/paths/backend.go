@@ -15,7 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// The probes of Services. Those in refusals check that the call is refused, all others that a backend gets the call.
+// The probes of Services. The probes in refusals check that a call is refused. All other probes check that a backend
+// gets the call.
 var (
 	calls = []Probe{
 		{"tcp", byBackend(sendBy("tcp", smallSize))},
@@ -75,8 +76,8 @@ func wantEveryBackend(reached, of int) error {
 
 func wantOneBackend(reached, of int) error { return wantEveryBackend(reached, min(1, of)) }
 
-// expectRefusal returns a function that calls an End, and checks that the call is refused. A timeout is no refusal.
-// EPERM is one: the caller's own node has rejected a datagram.
+// expectRefusal returns a function that calls an End, and checks that the call is refused. A timeout is no refusal. The
+// error EPERM is a refusal: the caller's own node has rejected a datagram.
 func expectRefusal(network string) func(Path, End, End) (netip.Addr, error) {
 	return func(_ Path, from, to End) (seen netip.Addr, err error) {
 		_, err = from.Call(network, to.Addr)
@@ -148,9 +149,9 @@ func callsReceived(n *vpcsim.Namespace) (count int, err error) {
 	return count, nil
 }
 
-// readCounter returns a counter from the text of the file snmp or snmp6 (proc_net(5)). In snmp, two lines with the same
-// first word have the names and the values of counters: line is this word, and name is the counter's name. In snmp6,
-// each line has a counter: line is its name, and name is empty.
+// readCounter returns a counter from the text of the file snmp or snmp6 (proc_net(5)). In snmp, the argument line is
+// the first word of two lines: one has the names of counters, and the other has their values. The argument name is the
+// counter's name. In snmp6, each line has one counter: the argument line is the counter's name, and name is empty.
 func readCounter(file, line, name string) (int, error) {
 	var names []string
 	for l := range strings.Lines(file) {

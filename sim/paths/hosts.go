@@ -9,7 +9,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// Hosts returns the IPv4 addresses of all hosts, nodes and pods of the scene, by name. It omits a name without one.
+// Hosts returns the IPv4 addresses of all hosts, nodes and pods of the scene, by name. It omits hosts, nodes and pods
+// without an IPv4 address.
 func (s *Scene) Hosts() map[string]netip.Addr {
 	hosts := map[string]netip.Addr{"internet": vpcsim.InternetAddr}
 	add := func(name string, a netip.Addr) {

@@ -48,8 +48,8 @@ func (s *Scene) newNode(i *vpcsim.Instance) *Node {
 		i.StateDir+".libcni", &executor{instance: i})}
 }
 
-// Validate checks that the plugins support the version of the configuration, as a container runtime does. It also
-// executes STATUS, with which the plugins check that the kernel has the features that they need.
+// Validate checks that the plugins support the version of the configuration, as a container runtime does. It also calls
+// the verb STATUS: the plugins then check that the kernel has the necessary features.
 func (n *Node) Validate(ctx context.Context) error {
 	if _, err := n.cni.ValidateNetworkList(ctx, n.scene.list); err != nil {
 		return err

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package paths lists all paths of packets between pods, nodes, other hosts, peers and the internet, in a VPC whose
-// pods have its addresses. Each path has the source address that the receiver must see. The demo uses a part of the
+// Package paths lists all paths of packets between pods, nodes, other hosts, peers and the internet. The pods have
+// addresses of their VPC. Each path has the source address that the receiver must see. The demo uses a part of the
 // list. A test tries all paths with all protocols, in all modes of the plugins.
 //
 // A [Scene] is a simulated VPC (package vpcsim) that has the ends of the paths: two nodes, and some hosts outside

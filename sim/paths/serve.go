@@ -67,7 +67,8 @@ func (s *Scene) scenarioOf(node int) (kubeproxy.Scenario, error) {
 // metadataAddr is the address of the metadata service (EC2 user guide, "Instance metadata and user data").
 var metadataAddr = netip.MustParseAddrPort("169.254.169.254:80")
 
-// metadataEnd returns an End with the address of the metadata service, where the proxy on the first node answers.
+// metadataEnd returns an End with the address of the metadata service. The proxy on the first node answers calls to
+// this address.
 func metadataEnd(s *Scene, f Family) (End, error) {
 	e, err := node1(s, f)
 	e.Namespace, e.Addr, e.backends = nil, metadataAddr, e.answerers()

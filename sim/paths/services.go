@@ -81,7 +81,8 @@ var Services = []Service{
 	{Path{"pod to a proxy of the metadata service", pod1, metadataEnd, Itself, jumbo, IPv4}, calls[:1]},
 }
 
-// looped returns a Sight of the caller's address with a service loop, and of the node's address without.
+// looped returns a Sight: the receiver sees the caller's address if pods have a service loop, and otherwise the node's
+// address.
 func looped(node Place) Sight {
 	return func(s *Scene, f Family, from End) (netip.Addr, error) {
 		if s.options.Loopless {
@@ -91,8 +92,8 @@ func looped(node Place) Sight {
 	}
 }
 
-// keptCaller returns a Sight for calls to a NodePort: of the caller's address with Options.Kept, and of the node's
-// address without.
+// keptCaller returns a Sight for calls to a NodePort. With Options.Kept, the receiver sees the caller's address, and
+// otherwise the node's address.
 func keptCaller(node Place) Sight {
 	return func(s *Scene, f Family, from End) (netip.Addr, error) {
 		if s.options.Kept {

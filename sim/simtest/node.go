@@ -36,8 +36,8 @@ type Node struct {
 	ended bool // the test has ended, so Plug must ignore ENIs that EC2 attaches later
 }
 
-// NewNode makes the namespace of a node, also for a test with a bubble of testing/synctest: NewNode belongs outside of
-// the bubble, and [Node.Launch] inside.
+// NewNode makes the namespace of a node. A test with a bubble of testing/synctest must call NewNode outside of the
+// bubble, and [Node.Launch] inside.
 func NewNode(t testing.TB) *Node {
 	t.Helper()
 	nltest.Need(t, "root", "netns")

@@ -51,8 +51,8 @@ func Launch(t testing.TB, f *vpcsim.Fabric, name string, run ec2sim.RunInstance)
 // macRange counts the calls of Sim and NewNode. Each call has its own range of MAC addresses.
 var macRange atomic.Uint32
 
-// Sim starts EC2. The ENIs of two Sims have different MAC addresses, because registry-gc looks for its ENIs' links in
-// all namespaces of the machine. It must not find the links of a test that runs at the same time.
+// Sim starts EC2. The ENIs of two Sims have different MAC addresses. registry-gc looks for the links of its node's ENIs
+// in all namespaces of the machine, and must not find the links of a test that runs at the same time.
 func Sim(t testing.TB, c ec2sim.Config) *ec2sim.Sim {
 	t.Helper()
 	c.MACs = uint16(macRange.Add(1))

@@ -4,9 +4,10 @@
 // Command play starts a Kubernetes cluster on the simulated VPC, and a shell in which a person can use the cluster.
 // When the shell ends, the cluster ends, too.
 //
-// If play has arguments, it runs them as a command. Otherwise it runs bash, interactive if standard input is a terminal
-// or if the flag -i is set, or with the script on standard input. play exits with the status of the command or script,
-// and with 0 after an interactive bash. $PATH has kubectl and other commands for the cluster (see [cluster.Shell]).
+// If there are arguments, play runs them as a command, and exits with the command's status. Without arguments, play
+// runs bash. If standard input is a terminal or if the flag -i is set, bash is interactive, and the exit status is 0.
+// Otherwise, bash runs the script on standard input, and the exit status is the script's status. $PATH has kubectl and
+// other commands for the cluster (see [cluster.Shell]).
 //
 // The command "make cluster" runs play in a VM, because package cluster needs root and a suitable kernel.
 package main
