@@ -221,9 +221,9 @@ func (b Branch) Del(n *NS) error {
 	return n.commit(x)
 }
 
-// arrivalParts returns the elements of arrivalMap whose key is b.Link, or that lead to the second chain of the Branch
-// with this first chain. An element with the key b.Link remains if another program has deleted only the rest of an
-// earlier Branch.
+// arrivalParts returns two kinds of elements of arrivalMap: those whose key is b.Link, and those that lead to the
+// second chain of a Branch. chain is the first chain of this Branch. An element with the key b.Link remains if another
+// program has deleted only the rest of an earlier Branch.
 func (b Branch) arrivalParts(n *NS, chain string) (found []branchPart, err error) {
 	all, err := b.Table.setElements(n, arrivalMap)
 	for _, e := range all {

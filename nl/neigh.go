@@ -19,8 +19,8 @@ import (
 
 // A Neigh is a permanent neighbour entry: the MAC address for an IP address on a link. With it, the kernel does not ask
 // the other end of the link. An unnumbered end would not answer. In IPv6, a kernel answers only for addresses of the
-// link that gets the question. In IPv4, it does the same if arp_ignore is 1, as kube-proxy's strictARP sets it on the
-// whole node.
+// link that gets the question. In IPv4, a kernel does the same if arp_ignore is 1. kube-proxy's strictARP sets
+// arp_ignore to 1 on the whole node.
 type Neigh struct {
 	Addr netip.Addr
 	MAC  string

@@ -71,8 +71,8 @@ func Open(name, path string) (*NS, error) {
 	return newNS(name, fd), nil
 }
 
-// OpenOther opens the namespace at path like [Open]. The error is fs.ErrNotExist if path leads to n itself, which is
-// usually the node's: after a container's process has ended, the kernel can reuse the PID in a path like
+// OpenOther opens the namespace at path like [Open]. The error is fs.ErrNotExist if path leads to n itself, usually the
+// node's namespace. This happens after a container's process has ended: the kernel can reuse the PID in a path like
 // /proc/PID/ns/net. If a context keeps n open (see [KeepOpen]), it also keeps open the first namespace that OpenOther
 // opens.
 func (n *NS) OpenOther(name, path string) (*NS, error) {

@@ -19,8 +19,8 @@ func (n *NS) IsPeer(nearEnd Link, other *NS, index int) bool {
 	return err == nil && nearEnd.peerNS == ns
 }
 
-// Namespaces maps 1 + the ID that a namespace has in a namespace n (ip-netns(8)) to the path of the namespace. With it,
-// a caller finds the other ends of pairs without opening all namespaces for each pair.
+// Namespaces has the paths of namespaces. The key of a namespace is 1 + its ID in another namespace n (ip-netns(8)).
+// With this map, a caller finds the other ends of pairs without opening all namespaces for each pair.
 type Namespaces map[uint32]string
 
 // Know adds the namespace at path to the map. It does nothing if this namespace is gone, or has no ID in n: then no

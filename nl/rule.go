@@ -140,7 +140,7 @@ func (n *NS) DelRules(iif string) error {
 	return nil
 }
 
-// sendMessage adds or deletes the rule. To delete, action 0 matches rules with any action.
+// sendMessage adds or deletes the rule. If sendMessage deletes, the action 0 matches rules with any action.
 func (r Rule) sendMessage(n *NS, typ, flags int, action uint8) error {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Type = uint8(r.family()), action

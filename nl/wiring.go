@@ -92,8 +92,8 @@ func (w Wiring) forgetDeleted() {
 	}
 }
 
-// eachNS calls f with the namespaces of the Steps, and with the pod's namespace that a context keeps open together with
-// the node's (keptOther).
+// eachNS calls f with the namespaces of the Steps. If a context keeps the node's namespace open, eachNS also calls f
+// with the pod's namespace that the context keeps open (keptOther).
 func (w Wiring) eachNS(f func(*NS)) {
 	for _, s := range w {
 		for n := s.NS; n != nil; n = n.keptOther {
