@@ -32,7 +32,7 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 		if err != nil || p == nil {
 			return err
 		}
-		// Ignore the throw routes that the ADD made for the pod's routes, which may have changed since.
+		// The pod's routes may have changed since the ADD. So ignore the throw routes that the ADD made for them.
 		p.routes = nil
 		w, err := p.wiring(r, role)
 		if err != nil {
@@ -166,8 +166,8 @@ func (p *pod) lostFamilyError(families []nl.Family) (failed error) {
 	return errors.Join(err, failed)
 }
 
-// lostRoutesError returns an error that names the destinations of a client that lack their route through the tunnel, or
-// their refusing route.
+// lostRoutesError returns an error about the client's destinations that have no route through the tunnel, or no
+// refusing route.
 func (p *pod) lostRoutesError(families []nl.Family) (failed error) {
 	routes, err := p.ns.Routes(nl.RouteFilter{Table: TableOut, Protocol: nl.RouteProtocol})
 	if err != nil {

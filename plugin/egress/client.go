@@ -18,8 +18,8 @@ import (
 //
 // The table has throw routes for the prefixes that do not use the tunnel: the kernel then continues with the pod's
 // other tables. So the longest prefix decides whether a packet takes the tunnel. Each destination also has a route that
-// refuses packets if there is no tunnel. So connections to it then fail, and never leave with the client's own address.
-// The refusing routes are added first, and the tunnel's UDP port last.
+// refuses packets if there is no tunnel. So without the tunnel, connections to the destination fail, and never leave
+// with the client's own address. The refusing routes are added first, and the tunnel's UDP port last.
 func (p *pod) clientWiring(all []Egress) (nl.Wiring, error) {
 	families := p.families(all...)
 	objects := []nl.Object{p.clientTable(families, all)}
@@ -36,8 +36,8 @@ func (p *pod) clientWiring(all []Egress) (nl.Wiring, error) {
 	return nl.Steps(p.ns, slices.Concat(objects, by, p.udpPorts(families))), nil
 }
 
-// clientRules returns the client's routing rules of a family: into the table TableOut, and in IPv6, past it for some
-// packets (see skipRule).
+// clientRules returns the client's routing rules of a family. The last rule leads to the table TableOut. In IPv6, the
+// rule of skipRule comes before it.
 func (p *pod) clientRules(f nl.Family) (objects []nl.Object) {
 	if f == nl.IPv6 {
 		objects = append(objects, p.skipRule())
@@ -93,15 +93,16 @@ func (p *pod) clientRoutes(f nl.Family, all []Egress) (routes clientRoutes, err 
 }
 
 // refusingRoute returns the route that refuses packets to a destination. Its metric is larger than that of the route
-// through the tunnel. So the kernel uses it only when that route is gone, for example with the tunnel's link.
+// through the tunnel. So the kernel uses the refusing route only when the route through the tunnel is gone, for example
+// because the tunnel's link is gone.
 func refusingRoute(dst netip.Prefix) nl.Route {
 	return nl.Route{Dst: dst, Type: "unreachable", Metric: lastMetric, Table: TableOut, Protocol: nl.RouteProtocol}
 }
 
-// gatewayRoute returns a route to an IPv6 gateway through the tunnel's link. The kernel accepts a route through a
-// gateway only if the same table has a route by the same link to the gateway (ip6_route_check_nh). The table also has a
-// throw route to the gateway, because the tunnel's own packets must not enter the tunnel. But a throw route has no
-// link, so it is not enough. No packet takes the route of gatewayRoute, because the throw route has a smaller metric.
+// gatewayRoute returns a route to an IPv6 gateway through the tunnel's link. The kernel accepts a route with a next hop
+// only if the same table has a route to this hop through the same link (ip6_route_check_nh). The table also has a throw
+// route to the gateway, because the tunnel's own packets must not enter the tunnel. But a throw route has no link, so
+// it is not enough. No packet takes the route of gatewayRoute, because the throw route has a smaller metric.
 //
 // The flag onlink does not help: before Linux 7.0, the kernel refuses it if the main table has a route to the gateway
 // through another link (ip6_route_check_nh_onlink). The pod's route to the Services is such a route.
@@ -110,7 +111,7 @@ func gatewayRoute(gw netip.Addr) nl.Route {
 		Protocol: nl.RouteProtocol}
 }
 
-// skipRule returns the rule with which packets that leave through the ENI's link skip the tunnel's table. If
+// skipRule returns the rule that makes packets skip the tunnel's table if they leave through the ENI's link. If
 // serviceLoop is "redirect", a BPF program sends packets out through this link, and the kernel looks up their next hop
 // (bpf_redirect_neigh). In IPv6, this lookup also finds routes through other links. Without the rule, it would find the
 // tunnel's gateway.
@@ -141,11 +142,11 @@ func gatewayPrefixes(f nl.Family, all []Egress) (gws []netip.Prefix) {
 }
 
 // clientTable returns the nftables table of a client. Only connections that the pod begins use the tunnel. The pod's
-// answers must not use it, such as answers to probes and to callers at a NodePort or a load balancer, although a
-// destination of the tunnel may contain the caller's address. So answers get a mark (the constant mark), and packets
-// with it do not use the tunnel's table. Packets that arrive through the veth pair also get the mark. If serviceLoop is
-// "masquerade", the pod forwards them to the ENI: the tunnel's own packets to a router, and packets to a Service's
-// backend that is in a destination.
+// answers must not use the tunnel, even if a destination of the tunnel contains the caller's address. Examples are
+// answers to probes, and to callers at a NodePort or a load balancer. So answers get a mark (the constant mark), and
+// packets with this mark do not use the tunnel's table. Packets that arrive through the veth pair also get the mark. If
+// serviceLoop is "masquerade", the pod forwards such packets to the ENI. They are the tunnel's own packets to a router,
+// or packets to a Service's backend whose address is in a destination.
 //
 // A connection that leaves through the tunnel also gets the mark. From the tunnel, the pod accepts only answers of such
 // connections, and ICMP errors about them. Otherwise, any program that can send UDP to the pod could send it packets
@@ -182,8 +183,8 @@ func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 	}, p.untrackedChains(families, func(f nl.Family) nl.Term { return nl.DAddr(gatewayPrefixes(f, all)...) })...)}
 }
 
-// routersOf returns a function that returns the routerCidrs of all egresses for a family. It returns nil if an egress
-// with a gateway of this family has none, because its routers may have any address.
+// routersOf returns a function that returns the routerCidrs of all egresses for a family. If an egress has a gateway of
+// this family, but no routerCidrs of this family, its routers may have any address. The function then returns nil.
 func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 	return func(f nl.Family) (routers []netip.Prefix) {
 		for _, e := range all {

@@ -44,8 +44,8 @@ type Egress struct {
 	Namespaces []string `json:"namespaces"`
 	Selectable []string `json:"selectable"` // further namespaces, whose pods may ask to be clients
 	Routers    []string `json:"routers"`    // namespaces whose pods are routers
-	// CIDRs of the clients' addresses. The default for IPv4 is the VPC, as in the router's routes in prevResult. IPv6
-	// has no default.
+	// CIDRs of the clients' addresses. For IPv4, the default is the VPC: the destinations of the routes in the router's
+	// prevResult. IPv6 has no default.
 	Clients []string `json:"clients"`
 
 	// CIDRs of the routers' addresses: a client accepts tunnel packets only from these; the default is all addresses
@@ -170,8 +170,8 @@ func (v *validation) checkReachable(e Egress) {
 	}
 }
 
-// checkConflicts refuses two egresses with the same destination if their keys namespaces may match the same namespace,
-// whose pods would be clients of both.
+// checkConflicts refuses two egresses with the same destination if the key namespaces of both may match the same
+// namespace. The pods of this namespace would be clients of both egresses.
 func (v *validation) checkConflicts(all map[string]Egress) {
 	names := slices.Sorted(maps.Keys(all))
 	for i, one := range names {
@@ -211,7 +211,7 @@ func (e Egress) Has(f nl.Family) bool { return e.gateway(f).IsValid() }
 // HasRouters reports whether the pods of a Kubernetes namespace are routers of the egress.
 func (e Egress) HasRouters(namespace string) bool { return plugin.Namespaces(e.Routers).Has(namespace) }
 
-// sealText returns the values of the egress on which the wiring of a pod depends.
+// sealText returns those values of the egress that change the wiring of a pod.
 func (e Egress) sealText() string {
 	return fmt.Sprintln(e.gateways, e.destinations, e.except, e.MTU, e.clients, e.routerCIDRs)
 }

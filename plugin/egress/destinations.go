@@ -12,7 +12,7 @@ import (
 
 // privateNets are networks that are not part of the internet: networks of VPCs, nodes, Services, the metadata service,
 // and multicast groups. Packets to them do not use the tunnel, even if they are in a larger destination such as
-// 0.0.0.0/0. But a destination that is such a network, or a part of one, does.
+// 0.0.0.0/0. But packets to a destination that is such a network, or a part of one, use the tunnel.
 func privateNets() []netip.Prefix {
 	return prefixes(
 		"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", // RFC 1918
@@ -27,8 +27,8 @@ func privateNets() []netip.Prefix {
 }
 
 // neverTunnelled are networks that must not contain a destination. Their addresses mean something else on each node and
-// each ENI. Through a router, clients could call the metadata service as if they were the router, and past the node's
-// proxy for it.
+// each ENI. Through a router, clients could call the metadata service as if they were the router. They would also
+// bypass the node's proxy for the metadata service.
 func neverTunnelled() []netip.Prefix {
 	return prefixes("169.254.0.0/16", "127.0.0.0/8", "fd00:ec2::/32", "fe80::/10", "::1/128")
 }
@@ -41,8 +41,8 @@ func prefixes(texts ...string) (all []netip.Prefix) {
 }
 
 // Tunnels reports whether clients reach an address through the tunnel, and returns the destination that contains the
-// address. The longest prefix that contains the address decides, as in a client's table of routes. Tunnels ignores the
-// throw routes of that table for the pod's routes to the node and to the VPC.
+// address. The longest prefix that contains the address decides, as in a client's table of routes. That table also has
+// throw routes for the pod's routes to the node and to the VPC: Tunnels ignores these throw routes.
 func (e Egress) Tunnels(a netip.Addr) (d netip.Prefix, tunnelled bool) {
 	d, found := longestMatch(e.destinations, a)
 	if !found {
@@ -67,7 +67,7 @@ func longestMatch(all []netip.Prefix, a netip.Addr) (found netip.Prefix, ok bool
 
 // sparedPrefixes returns the prefixes of a family that do not use the tunnel although they are within a destination:
 // the gateways, the exceptions of the configuration, private networks, and the networks to which the pod has its own
-// routes (podRoutes). A private network, or a network of podRoutes, that is itself a destination is not spared. A
+// routes (podRoutes). If a private network, or a network of podRoutes, is itself a destination, it is not spared. A
 // single address in podRoutes is always spared.
 func (e Egress) sparedPrefixes(f nl.Family, podRoutes []netip.Prefix, gateways []netip.Addr) (all []netip.Prefix) {
 	add := func(p netip.Prefix) {
@@ -90,8 +90,8 @@ func (e Egress) sparedPrefixes(f nl.Family, podRoutes []netip.Prefix, gateways [
 	return all
 }
 
-// A layer is a list of prefixes to all of which a router forwards packets, or to none. If a prefix contains a longer
-// one with another decision, the longer one is in an earlier layer.
+// A layer is a list of prefixes. A router forwards packets to all of them, or to none of them. If a prefix contains a
+// longer prefix for which the router decides differently, the longer prefix is in an earlier layer.
 type layer struct {
 	pass bool
 	to   []netip.Prefix
@@ -124,8 +124,8 @@ func addToLayer(all []layer, i int, p netip.Prefix) []layer {
 	return all
 }
 
-// layerIndex returns the index of a prefix's layer. It comes after the layers of longer prefixes inside the prefix for
-// which the router decides differently.
+// layerIndex returns the index of the layer of the prefix p. This layer comes after the layers of longer prefixes
+// inside p, if the router decides differently for these.
 func layerIndex(p netip.Prefix, passes bool, pass, refuse []netip.Prefix) (d int) {
 	others := pass
 	if passes {

@@ -21,9 +21,9 @@ import (
 //     a whole ENI, endEgress sets it down first.
 //   - Last, it deletes the objects that have no effect without links.
 //
-// The plugins that made some of these links accept in their DELs that the links are gone. The path in the DEL may now
-// lead to another pod. That namespace has links of another first attachment, and none of this one: endEgress then does
-// nothing.
+// Other plugins made the slave and the pair, and their DELs accept that these links are gone. The path in the DEL may
+// now lead to another pod's namespace. That namespace has links of another first attachment, and no link with the
+// group: endEgress then does nothing.
 func endEgress(ns *nl.NS, name string, group uint32) error {
 	links, err := ns.Links()
 	if err != nil {

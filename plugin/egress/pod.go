@@ -180,7 +180,7 @@ func (p *pod) tunnelObjects(f nl.Family, mtu int) (objects []nl.Object) {
 	return objects
 }
 
-// udpPorts returns the UDP ports that receive the tunnels' packets. There, the kernel takes them out of UDP.
+// udpPorts returns the UDP ports that receive the tunnels' packets. At these ports, the kernel unpacks the packets.
 func (p *pod) udpPorts(families []nl.Family) (objects []nl.Object) {
 	for _, f := range families {
 		objects = append(objects, nl.FOU{Local: p.addr(f), Port: p.port})
@@ -189,18 +189,18 @@ func (p *pod) udpPorts(families []nl.Family) (objects []nl.Object) {
 }
 
 // anySourceSysctl turns off rp_filter, which drops a packet if the route to its source uses another link than the
-// incoming link. In a router, a packet out of the tunnel has a client as its source, to which the route uses the ENI's
-// link. In a client, the whole internet may be a destination, so the route to a caller at a NodePort uses the tunnel.
-// The loose check would not help: on a link without addresses, such as a tunnel, it is as strict as the strict one
-// (__fib_validate_source). The kernel uses the larger of the values of the link and of "all". A pair that repair makes
-// again gets the value of "default", so that is off, too.
+// incoming link. In a router, a packet out of the tunnel comes from a client, and the route to the client uses the
+// ENI's link. In a client, the whole internet may be a destination, so the route to a caller at a NodePort uses the
+// tunnel. The loose check would not help: on a link without addresses, such as a tunnel, it is as strict as the strict
+// one (__fib_validate_source). The kernel uses the larger of the values of the link and of "all". If repair makes a
+// pair again, the pair gets the value of "default". So the value of "default" is 0, too.
 func anySourceSysctl(link string) nl.Sysctl {
 	return nl.Sysctl{Key: "net/ipv4/conf/" + link + "/rp_filter", Value: "0"}
 }
 
-// untrackedChains returns chains that turn off connection tracking for the tunnel's own UDP packets. For each
-// connection, there are two flows of them, one in each direction, each with a source port of its own. Tracked, they
-// would need two more entries for each connection at each end, which no rule needs. The tunnel's outgoing packets go to
+// untrackedChains returns chains that turn off connection tracking for the tunnel's own UDP packets. Each connection
+// has two flows of such packets, one in each direction. The flows have different source ports. If an end tracked them,
+// it would have two more entries for each connection. No rule needs these entries. The tunnel's outgoing packets go to
 // a gateway (client), or come from the router's own address (router). If serviceLoop is "masquerade", a client's tunnel
 // packets go to the node, where kube-proxy chooses a router, and come back through the client's pair. Then the client
 // tracks them, because the masquerade must translate them.

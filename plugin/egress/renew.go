@@ -120,9 +120,9 @@ func (p *pod) kernelRole() string {
 	return s.Role
 }
 
-// checkSamePod compares the pod as the kernel shows it with the pod of the request, and returns an error about a
-// difference that a renewal cannot remove. It also returns an error if the pod has lost a link, whose routes are
-// unknown.
+// checkSamePod compares what the kernel shows of the pod (shown) with the pod of the request. It returns an error about
+// a difference that a renewal cannot remove. If a link of the pod is lost, it also returns an error, because the routes
+// of this link are unknown.
 func (p *pod) checkSamePod(shown *pod, r *plugin.Request[Config]) error {
 	if len(shown.addrs) > 0 && shown.group != p.group {
 		return fmt.Errorf("the tunnels belong to another attachment: their group is %d, and the group of this "+
@@ -188,8 +188,9 @@ func (x *Renewal) compare(p, shown *pod, w nl.Wiring, fixed []nl.Route) error {
 	return err
 }
 
-// wantedState returns the state that a tunnel of the pod must have. It accepts any MTU, which another plugin may have
-// changed. But if the pod's table is from another configuration, the tunnel must get the MTU of the present one.
+// wantedState returns the state that a tunnel of the pod must have. It accepts any MTU, because another plugin may have
+// changed the MTU. But if the pod's table is from another configuration, the tunnel must get the MTU of the present
+// one.
 func (x *Renewal) wantedState(t nl.Tunnel) nl.Up {
 	if !x.other {
 		t.MTU = 0
@@ -215,9 +216,9 @@ func familyOf(s nl.Sysctl) nl.Family {
 // [checkedWiring].
 func isAbsent(s nl.Step) bool { return checkedWiring(nl.Wiring{s}).Check() != nil }
 
-// compareRoutes finds the routes to add and the routes to delete. The pod's own routes may change while it runs. Each
-// needs a throw route in wanted, which TableOut may lack. compareRoutes does not add it if the next shorter prefix also
-// has a throw route: packets then stay out of the tunnel anyway.
+// compareRoutes finds the routes to add and the routes to delete. The pod's own routes may change while the pod runs.
+// For each of these routes, wanted has a throw route that TableOut may lack. compareRoutes does not add such a throw
+// route if the next shorter prefix also has a throw route: packets then stay out of the tunnel anyway.
 func (x *Renewal) compareRoutes(present, wanted, fixed []nl.Route) {
 	spared := func(r nl.Route) bool {
 		return r.Type == "throw" && !slices.Contains(fixed, r) && coveringRoute(wanted, r).Type == "throw"
@@ -236,7 +237,7 @@ func (x *Renewal) compareRoutes(present, wanted, fixed []nl.Route) {
 	slices.SortStableFunc(x.stale, func(a, b nl.Route) int { return compareOrder(b, a) })
 }
 
-// coveringRoute returns the route with the longest prefix that contains r's prefix and is shorter, or the zero route.
+// coveringRoute returns the route with the next shorter prefix that contains r's prefix, or the zero route.
 func coveringRoute(all []nl.Route, r nl.Route) (found nl.Route) {
 	for _, o := range all {
 		if o.Dst.Bits() < r.Dst.Bits() && o.Dst.Contains(r.Dst.Addr()) &&
@@ -288,7 +289,7 @@ func (p *pod) goneFamilies(shown *pod, w nl.Wiring) (gone nl.Wiring) {
 		}) {
 			continue
 		}
-		// Del deletes the tunnel last, because it shows that there are objects to delete.
+		// Del deletes the tunnel last, because the tunnel shows that there are objects to delete.
 		gone = append(gone, nl.Step{NS: p.ns, Object: nl.Tunnel{Name: linkName(f), Local: a, Port: shown.port}})
 		for pref := prefPast; pref < prefPast+rules; pref++ {
 			gone = append(gone, nl.Step{NS: p.ns, Object: nl.Rule{Pref: pref, Family: f, Protocol: nl.RouteProtocol}})

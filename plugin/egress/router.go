@@ -44,8 +44,8 @@ func (p *pod) routerWiring(e Egress) (nl.Wiring, error) {
 	return nl.Steps(p.ns, append(objects, p.udpPorts(families)...)), nil
 }
 
-// forwardingSysctls returns the sysctls that permit forwarding. For IPv4, the incoming link must permit it, too: a new
-// namespace inherits ip_forward and default/forwarding from the node, where they may differ.
+// forwardingSysctls returns the sysctls that permit forwarding. For IPv4, the sysctl of the incoming link must also
+// permit it. A new namespace inherits ip_forward and default/forwarding from the node, where the two values may differ.
 func (p *pod) forwardingSysctls(f nl.Family) []nl.Object {
 	if f == nl.IPv6 {
 		return []nl.Object{nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"},
@@ -97,12 +97,12 @@ func (p *pod) routerRules(f nl.Family) []nl.Object {
 // routerTable returns the nftables table of a router. The table decides which packets the router forwards, and
 // translates the addresses of these packets.
 //
-// A router forwards packets from the tunnel, from clients to destinations of the egress, and the answers to them. It
-// also forwards packets of the service loop, which arrive or leave through the veth pair. It never sends packets from
-// the tunnel out through the veth pair, which leads to the node, its proxy for the metadata service, and all Services.
-// A connection gets the mark with its first packet, so later packets are not compared with the destinations. A packet
-// of no connection (ct state invalid) would keep its source, so the router drops it. The router also drops packets from
-// the tunnel to itself.
+// A router forwards the packets of clients from the tunnel to destinations of the egress, and the answers to these
+// packets. It also forwards packets of the service loop, which arrive or leave through the veth pair. It never sends
+// packets from the tunnel out through the veth pair, which leads to the node, its proxy for the metadata service, and
+// all Services. A connection gets the mark with its first packet, so later packets are not compared with the
+// destinations. A packet of no connection (ct state invalid) would keep its source, so the router drops it. The router
+// also drops packets from the tunnel to itself.
 func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
 	forward := []nl.NFRule{refuseRule(in, nl.CTState("invalid")), {in, nl.CTState("established"), nl.CTMark(mark),
@@ -163,8 +163,8 @@ func prefixesOf(f nl.Family, all []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(all), func(c netip.Prefix) bool { return nl.FamilyOf(c.Addr()) != f })
 }
 
-// clientCIDRs returns the CIDRs of a family that the configuration names for clients. Without any, all addresses that
-// the router reaches through its ENI are clients. In IPv6, the configuration must name CIDRs.
+// clientCIDRs returns the CIDRs of clients in a family: those in the configuration, or else all networks that the
+// router reaches through its ENI. In IPv6, the configuration must name CIDRs.
 func (p *pod) clientCIDRs(f nl.Family, clients []netip.Prefix) []netip.Prefix {
 	for _, all := range [][]netip.Prefix{prefixesOf(f, clients), prefixesOf(f, p.vpc)} {
 		if len(all) > 0 {
@@ -175,8 +175,8 @@ func (p *pod) clientCIDRs(f nl.Family, clients []netip.Prefix) []netip.Prefix {
 }
 
 // snatRules returns the rules that make the router's address the source of packets from the tunnel. For TCP and UDP,
-// the new source ports are lower than the ports of the service loop. The loop would take an answer at one of its ports,
-// which no socket of the router has, for an answer to a looped packet.
+// the new source ports are lower than the ports of the service loop. An answer at a port of the loop looks like an
+// answer to a looped packet, because no socket of the router has this port.
 func (p *pod) snatRules(f nl.Family) (rules []nl.NFRule) {
 	in, a := nl.IIFName(anyLink), p.addr(f)
 	for _, proto := range []string{"tcp", "udp"} {
