@@ -18,8 +18,8 @@ import (
 // The card has the addresses, the routes and the rules that a slave would have. The DEL moves the card back to the
 // node, or the kernel does, if the namespace ends before.
 
-// A Home returns the name that the link of an ENI had on the node, by the ENI's MAC address, or "" if the name is not
-// known. It asks the registry, because the pod can change everything in its namespace.
+// A Home returns the name that the link of an ENI had on the node, or "" if the name is not known. mac is the ENI's MAC
+// address. A Home asks the registry, because the pod can change everything in its namespace.
 type Home func(mac string) string
 
 func (nameOnNode Home) moveToNode(c nl.MovedLink, node *nl.NS) error {
@@ -34,8 +34,8 @@ func (nameOnNode Home) moveToNode(c nl.MovedLink, node *nl.NS) error {
 func mayHaveCard(r *plugin.Request[Config]) bool { return r.Prev == nil || r.Config.Asks(r.IfName) }
 
 // moveCardsBack moves the attachment's cards from the pod to the node. It finds each card by its group, or if the pod
-// has changed the group, by the result of the ADD. A slave in the result does not match, because no card in the pod has
-// the MAC address of its ENI.
+// has changed the group, by the result of the ADD. A slave in the result has the MAC address of its ENI. No card in the
+// pod has this address, so the slave does not match.
 func moveCardsBack(r *plugin.Request[Config], nameOnNode Home, node, pod *nl.NS) error {
 	if !mayHaveCard(r) {
 		return nil
@@ -60,9 +60,9 @@ func moveCardsBack(r *plugin.Request[Config], nameOnNode Home, node, pod *nl.NS)
 	return failed
 }
 
-// cleanUpCards gives cards that have come back to the node, because the pod's namespace has ended, their old names
-// again. A later card keeps the name that the kernel has given it. Nothing depends on the name, so a failure is only
-// logged.
+// cleanUpCards gives cards their old names again. These cards have come back to the node because the pod's namespace
+// has ended. A card that comes back later keeps the name that the kernel has given it. Nothing depends on the name, so
+// a failure is only logged.
 func cleanUpCards(ctx context.Context, r *plugin.Request[Config], nameOnNode Home) error {
 	if !mayHaveCard(r) {
 		return nil

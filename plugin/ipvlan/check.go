@@ -34,9 +34,9 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 	})
 }
 
-// checkGuards returns an error if the master of a slave has no guard. Without it, the node would accept packets from
-// the slave that seem to come from the VPC. Faults does not check it for each pod, because it belongs to the ENI:
-// doctor and repair check each ENI once.
+// checkGuards returns an error if the master of a slave has no guard. Without the guard, the slave could send packets
+// that seem to come from the VPC, and the node would accept these packets. Faults does not check the guard for each
+// pod, because the guard belongs to the ENI: doctor and repair check each ENI once.
 func checkGuards(r *plugin.Request[Config], node, pod *nl.NS) error {
 	asked, err := r.Config.Requests(r.IfName)
 	if err != nil {
@@ -103,9 +103,9 @@ func Faults(r *plugin.Request[Config], node, pod *nl.NS) (faults []nl.Fault, err
 	return faults, nil
 }
 
-// neededObjects returns the objects of the ADD that CHECK looks for at one NIC. It leaves out objects that matter only
-// in the ADD, and those that a later plugin may have changed. The NIC must have no other addresses, because these would
-// belong to another pod, and must ignore router advertisements.
+// neededObjects returns those objects of one NIC that CHECK looks for. It leaves out objects that matter only in the
+// ADD, and those that a later plugin may have changed. The NIC must have no other addresses, because these would belong
+// to another pod, and must ignore router advertisements.
 func (s slave) neededObjects(r *plugin.Request[Config], node, pod *nl.NS) (w nl.Wiring, err error) {
 	s.link.Only = []netip.Addr{}
 	var addrs []nl.Object
@@ -136,9 +136,9 @@ func (s slave) neededObjects(r *plugin.Request[Config], node, pod *nl.NS) (w nl.
 	return append(w, nl.Steps(pod, objects)...), nil
 }
 
-// neededRoutes returns the routes of prevResult that the pod must have. A later plugin may have replaced one by a route
-// with another link or in another table, as unnumbered-ptp does with some. But unnumbered-ptp never replaces a default
-// route of prevResult.
+// neededRoutes returns the routes of prevResult that the pod must have. A later plugin, such as unnumbered-ptp, may
+// have replaced a route by a route that has another link, or is in another table. But unnumbered-ptp never replaces a
+// default route of prevResult.
 func (s slave) neededRoutes(r *plugin.Request[Config], pod *nl.NS) (needed []nl.Object, err error) {
 	all, err := pod.Routes(nl.RouteFilter{})
 	if err != nil {

@@ -29,8 +29,8 @@ import (
 // the NIC's rule. A slave in mode l2 gets all ARP requests of its ENI's subnet, and answers only for its own addresses
 // (arp_ignore). Otherwise it would also answer for the pod's other NICs, with the wrong MAC address.
 
-// prefFurther is the priority of the rules of further NICs. They come after unnumbered-ptp's rule for marked packets,
-// which have the address of the first NIC, and before the rule for the main table.
+// prefFurther is the priority of the rules of further NICs. These rules come after unnumbered-ptp's rule for marked
+// packets, and before the rule for the main table. Marked packets have the address of the first NIC.
 const prefFurther = 1024
 
 // further lists the routes and the rules of a further NIC. The link must have the NIC's addresses before these objects

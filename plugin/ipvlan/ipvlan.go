@@ -139,8 +139,8 @@ func allSlaves(slaves []slave, predicate func(slave) bool) bool {
 // the slaves already (see [nl.PodGroup]). del moves the links of whole ENIs back to the node. It does not need
 // prevResult, and a missing object counts as deleted.
 //
-// It only logs an error in the pod, because the objects end with the namespace. A program in the pod can make a
-// deletion fail, and otherwise the DEL of the pod would fail for ever.
+// If something fails in the pod, del only logs the error, because the objects end with the namespace. A program in the
+// pod can make a deletion fail, and otherwise the DEL of the pod would fail for ever.
 func del(ctx context.Context, r *plugin.Request[Config], nameOnNode Home) error {
 	err := nl.InPod(ctx, r.NetNS, func(node, pod *nl.NS) error {
 		if err := errors.Join(moveCardsBack(r, nameOnNode, node, pod), delObjects(r, pod)); err != nil {

@@ -13,8 +13,8 @@ import (
 )
 
 // linkNames returns the names of an ADD's n links in the pod. The name of the first link is CNI_IFNAME. A further link
-// has the name for which the pod asks, or the next free name of eth0, eth1 and so on. Links that an earlier ADD of the
-// attachment has made do not take a name, so a repeated ADD gets the same names again.
+// has the name for which the pod asks, or the next free name of eth0, eth1 and so on. The names of links from an
+// earlier ADD of the attachment count as free, so a repeated ADD gets the same names again.
 func linkNames(r *plugin.Request[Config], asked []nic.Request, n int, links []nl.Link) ([]string, error) {
 	names := []string{r.IfName}
 	if n == 1 {

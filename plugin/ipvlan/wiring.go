@@ -144,8 +144,8 @@ func isOutside(gw netip.Addr, addrs []netip.Prefix) bool {
 		!slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Contains(gw) })
 }
 
-// result returns prevResult with the links of the NICs as its interfaces. For a further attachment, it has no routes,
-// because the pod's main table has none of it.
+// result returns prevResult with the links of the NICs as its interfaces. The result of a further attachment has no
+// routes, because its routes are not in the pod's main table.
 func result(r *plugin.Request[Config], slaves []slave, links []nl.Link) *types100.Result {
 	res := &types100.Result{DNS: r.Prev.DNS}
 	if slaves[0].table == 0 {
