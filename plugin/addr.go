@@ -24,7 +24,7 @@ func Prefix(n net.IPNet) (netip.Prefix, bool) {
 	return netip.PrefixFrom(a, bits), ok
 }
 
-// Gateway returns the first gateway in the CNI result r that is of the family of sibling, or the zero address.
+// Gateway returns the first gateway of sibling's family in the CNI result r, or the zero address.
 func Gateway(r *types100.Result, sibling netip.Addr) netip.Addr {
 	for _, c := range r.IPs {
 		if a, ok := Addr(c.Gateway); ok && a.Is6() == sibling.Is6() {

@@ -107,7 +107,8 @@ func (n *network) validAttachments() (as []Attachment, err error) {
 	return as, nil
 }
 
-// prevResult converts the previous result, of any version, to the newest version, or returns nil if there is none.
+// prevResult converts the previous result from any version to the newest version. Without a previous result, it returns
+// nil.
 func (n *network) prevResult() (*types100.Result, error) {
 	if len(n.PrevResult) == 0 || string(n.PrevResult) == "null" {
 		return nil, nil
@@ -145,8 +146,8 @@ func (n *network) parsePrevResult() (types.Result, error) {
 	return r, nil
 }
 
-// parseUnversioned decodes a previous result that does not name its version, as it need not before version 1.0.0 of the
-// specification.
+// parseUnversioned decodes a previous result that does not name its version. Before version 1.0.0 of the specification,
+// a result need not name its version.
 func (n *network) parseUnversioned() (types.Result, error) {
 	conf := types.PluginConf{CNIVersion: n.CNIVersion}
 	if err := json.Unmarshal(n.PrevResult, &conf.RawPrevResult); err != nil {

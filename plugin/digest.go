@@ -5,9 +5,9 @@ package plugin
 
 import "hash/fnv"
 
-// Digest returns 16 bytes that identify an attachment to a network. Not all names and numbers that are made from the
-// digest have room for 16 bytes. An attacker can find two attachments with the same FNV digest. Their ADDs then have
-// the effect of two ADDs of one attachment, which the attacker could also call.
+// Digest returns 16 bytes that identify an attachment to a network. Some names and numbers have room for only a part of
+// the digest. An attacker can find two attachments with the same FNV digest. The attacker gains nothing by this: the
+// ADDs of these two attachments work like two ADDs of one attachment.
 func Digest(network string, a Attachment) []byte {
 	h := fnv.New128a()
 	h.Write([]byte(network + "\x00" + a.ContainerID + "\x00" + a.IfName))

@@ -71,8 +71,8 @@ func encode(verb string, err error) *types.Error {
 	return types.NewError(code, excerpt.Message(msg), excerpt.Message(hint))
 }
 
-// withTrace adds the trace of the call to the details of the call's error. It adds nothing if a plugin that this one
-// has called has added the trace already.
+// withTrace adds the trace of the call to the details of the call's error. It adds nothing if the details already have
+// the trace, from a plugin that this plugin has called.
 func withTrace(err *types.Error, id string) *types.Error {
 	if id == "" || strings.Contains(err.Details, id) {
 		return err

@@ -41,8 +41,8 @@ func decodeMistakes(text []byte, config any, first error) error {
 	return errors.Join(m.found...)
 }
 
-// Mistyped returns an error for each value of an object that has the wrong type for its key, with the place of the
-// value.
+// Mistyped returns an error for each value that has the wrong type for its key. text is a JSON object. Each error names
+// the place of the value.
 func Mistyped(text []byte, config any) []error {
 	var m mistyped
 	m.object(text, config)
@@ -130,8 +130,8 @@ func (m *mistyped) add(place string, value json.RawMessage, t reflect.Type) {
 	slices.SortFunc(m.found, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 }
 
-// addValidated adds the mistakes that Validate has found, except those about the keys in m.keys, whose values it has
-// not seen.
+// addValidated adds the mistakes that Validate has found. It leaves out mistakes about the keys in m.keys, because
+// Validate has not seen the values of these keys.
 func (m *mistyped) addValidated(err error) {
 	if err == nil {
 		return

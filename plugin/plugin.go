@@ -77,9 +77,10 @@ type Commands[C any] struct {
 	Refuses bool
 }
 
-// Each deadline comes before a runtime ends the plugin by SIGKILL: then neither the runtime nor an operator learns the
-// reason. containerd gives ADD 4 minutes (twice the kubelet's runtimeRequestTimeout) and DEL 1 minute. CRI-O gives DEL
-// 1 minute and GC 30 seconds. containerd has no limit for STATUS, but holds a lock during the call.
+// Each deadline is earlier than the time at which a runtime ends the plugin by SIGKILL. After a SIGKILL, neither the
+// runtime nor an operator learns the reason. containerd gives ADD 4 minutes (twice the kubelet's runtimeRequestTimeout)
+// and DEL 1 minute. CRI-O gives DEL 1 minute and GC 30 seconds. containerd has no limit for STATUS, but holds a lock
+// during the call.
 const (
 	addDeadline    = 100 * time.Second
 	delDeadline    = 45 * time.Second
@@ -163,7 +164,7 @@ func (e *execution[C]) add(ctx context.Context, r *Request[C]) error {
 	return err
 }
 
-// commandFunc returns the function that dispatch calls for one command. answerCall calls f for it.
+// commandFunc returns the function that dispatch calls for one command. f does the work of the command: see answerCall.
 func (e *execution[C]) commandFunc(
 	limit time.Duration, f func(context.Context, *Request[C]) error,
 ) func(*call) *types.Error {

@@ -6,7 +6,8 @@
 // start and the end of three programs.
 //
 // The invariant: a command of the chain changes the node and the registry like the commands of the three plugins
-// together. So each DEL, of the chain or of the three plugins, can delete the objects that either kind of ADD has made.
+// together. So the chain's DEL can delete the objects that the three plugins' ADDs have made. The three plugins' DELs
+// can delete the objects that the chain's ADD has made.
 package chain
 
 import (
@@ -53,9 +54,9 @@ func Commands() plugin.Commands[Config] {
 	})
 }
 
-// refuseNode returns an error if CNI_NETNS is the namespace of the node. An ADD calls it before it leases an address.
-// It does not keep the pod's namespace open, because the lease may wait for EC2, and the pod may end meanwhile. If the
-// namespace is missing, a plugin reports this later.
+// refuseNode returns an error if CNI_NETNS is the namespace of the node. An ADD calls refuseNode before it leases an
+// address. refuseNode does not keep the pod's namespace open, because the lease may wait for EC2, and the pod may end
+// meanwhile. If the namespace is missing, a plugin reports this later.
 func refuseNode(ctx context.Context, r *plugin.Request[Config]) error {
 	node, err := nl.NodeOf(ctx)
 	if err != nil {

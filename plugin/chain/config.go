@@ -38,8 +38,9 @@ func (c *Config) Describe(j *codec.Codec) {
 	j.Each(c.ipam.Describe, c.ipvlan.Describe, c.ptp.Describe, c.egress.Describe)
 }
 
-// UnmarshalJSON decodes the text once for each plugin, which takes its own keys. Like encoding/json, it decodes on
-// after a mistake, but returns only the first one: otherwise, a mistake in mtu would appear twice.
+// UnmarshalJSON decodes the text once for each plugin, which takes its own keys. After a mistake, UnmarshalJSON
+// continues to decode, like encoding/json, but it returns only the first mistake. Otherwise, a mistake in mtu would
+// appear twice.
 func (c *Config) UnmarshalJSON(text []byte) error {
 	return cmp.Or(json.Unmarshal(text, &c.ipam), json.Unmarshal(text, &c.ipvlan), json.Unmarshal(text, &c.ptp),
 		json.Unmarshal(text, &c.egress))

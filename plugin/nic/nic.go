@@ -224,8 +224,8 @@ func (a *Asked) callerRequest() (Request, error) {
 	return r, nil
 }
 
-// argsRequest reads args.cni. args.cni has the keys of a [Request] except the name, which is CNI_IFNAME, and the keys
-// ips and labels of CNI's conventions. This plugin ignores labels.
+// argsRequest reads args.cni. args.cni has the keys of a [Request], and the keys ips and labels of CNI's conventions.
+// It must not have a name, because CNI_IFNAME is the name. This plugin ignores labels.
 func (a *Asked) argsRequest() (r Request, err error) {
 	if len(a.Args.CNI) == 0 || string(a.Args.CNI) == "null" {
 		return r, nil
@@ -351,8 +351,8 @@ func (o *jsonRequest) fieldFor(key string) (into any, kind string) {
 	return nil, ""
 }
 
-// parseAddrs reads addresses, at most one of each family. It ignores the length of the subnet's prefix, which some
-// callers write with an address.
+// parseAddrs reads addresses, at most one of each family. Some callers write an address with a prefix length, such as
+// 10.0.1.7/24: parseAddrs ignores the length.
 func parseAddrs(texts []string) (all []netip.Addr, _ error) {
 	for _, text := range texts {
 		a, err := netip.ParseAddr(text)
