@@ -41,16 +41,15 @@ func add(r *request) (*types100.Result, error) {
 		return result(r, p), nil
 	}
 	if made && !there && (errors.Is(err, nl.ErrUnanswered) || !s.hasRouteTo(p)) {
-		// Only the kernel's answer may be lost, and the last object may exist: for example a rule or a prohibit route,
-		// which do not end with the pair.
+		// If only the kernel's answer was lost, the last object may exist. A rule or a prohibit route does not end with
+		// the pair.
 		err = errors.Join(err, s.delPair(p),
 			nl.Steps(s.podNS, metadataBlockFurther(r, r.nics, 1, p.loop)).Del())
 	}
 	return nil, s.explainDefaultRoute(withModuleHint(err))
 }
 
-// explainDefaultRoute adds to the error of a failed ADD that another plugin has made the pod's default route, if this
-// is so.
+// explainDefaultRoute adds the cause to the error of a failed ADD, if another plugin has made the pod's default route.
 func (s *scene) explainDefaultRoute(err error) error {
 	if !errors.Is(err, fs.ErrExist) {
 		return err
@@ -68,8 +67,8 @@ func (s *scene) explainDefaultRoute(err error) error {
 }
 
 // hasRouteTo reports whether the node has a route to the pod through the pair p. The failed ADD has already removed its
-// own. So such a route is from another ADD of the attachment, which may also have made the pair. If the kernel does not
-// answer, hasRouteTo returns true, and the pair stays until the DEL.
+// own route. So this route is from another ADD of the attachment, and that ADD may also have made the pair. If the
+// kernel does not answer, hasRouteTo returns true, and the pair stays until the DEL.
 func (s *scene) hasRouteTo(p pair) bool {
 	routes, err := s.nodeNS.Routes(nl.RouteFilter{Dev: p.veth.Name, Protocol: nl.RouteProtocol})
 	return err != nil && !errors.Is(err, fs.ErrNotExist) || len(routes) > 0
@@ -102,7 +101,7 @@ func (s *scene) connect(p pair, existed bool) (mayExist bool, err error) {
 }
 
 // addPodObjects adds all objects of the pod except the veth pair. The pair must exist, because the number of the pod's
-// routing table follows from the index of its end on the node.
+// routing table follows from the index of the pair's end on the node.
 func (s *scene) addPodObjects(p pair, existed bool) error {
 	var err error
 	for _, loop := range s.Config.loopsOfNewPod() {

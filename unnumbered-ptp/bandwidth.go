@@ -41,8 +41,8 @@ func (b bandwidth) objects(links []string) (objects []nl.Object) {
 	return objects
 }
 
-// A bandwidthLimit is a limit whose Check also accepts the burst of earlier releases. Earlier releases gave pods of
-// CRI-O without a burst the large burst that CRI-O sends (see burstBytes), and such pods may still run.
+// A bandwidthLimit is a limit whose Check also accepts the burst of earlier releases. For a pod without a burst,
+// earlier releases used the large burst that CRI-O sends (see burstBytes). Such pods may still run.
 type bandwidthLimit struct {
 	nl.Limit
 	formerBurst uint64 // the burst of earlier releases, in bytes

@@ -58,10 +58,10 @@ func (s *scene) shareLists(p pair) (forget func(), err error) {
 	return func() { near(); far() }, err
 }
 
-// checkShared returns an error if objects that serve all pods are missing. It also accepts the objects of another
-// configuration, which the ADD of a later pod may have had. CRI-O calls CHECK when it starts, with the pod's old
-// configuration, and considers the pod broken if CHECK fails. checkShared does not demand objects for IPv6 if the
-// pod has no IPv6 address, because the node may have no IPv6.
+// checkShared returns an error if objects that serve all pods are missing. It also accepts objects that the ADD of a
+// later pod has made with another configuration. CRI-O calls CHECK when it starts, with the pod's old configuration,
+// and considers the pod broken if CHECK fails. checkShared does not demand objects for IPv6 if the pod has no IPv6
+// address, because the node may have no IPv6.
 func (s *scene) checkShared(p pair) error {
 	if err := s.node.checkFamilies(s.request); err != nil || p.routed {
 		return err // each routed pod lists the objects that routed pods share, see neededObjects
@@ -112,7 +112,8 @@ func (s *scene) neededObjects(p pair, n node) (nl.Wiring, error) {
 // A later plugin may have added routes to prevResult, or may have changed the link by which the pod reaches a
 // destination. So two kinds of objects may be missing:
 //
-//   - A route of the node that sends packets back to the pod, if the pod does not send them out through its ENI.
+//   - The node's route that sends packets to a destination back to the pod, if the pod does not reach the destination
+//     through its ENI.
 //   - A route of the pod, if it has a route to the same destination through another plugin's link.
 //
 // While ip_forward is 0, the pair's own sysctl for forwarding may also be 0: the kernel sets it when repair sets
@@ -162,9 +163,9 @@ func (s *scene) isReplaced(r nl.Route) bool {
 	return slices.ContainsFunc(all, func(o nl.Route) bool { return o.Dst == r.Dst && o.Protocol == r.Protocol })
 }
 
-// hasWithAnyMTU reports whether the node has the route r, with any MTU. After the ADD, a later plugin, such as tuning,
-// may have changed the MTU of the link, from which the route has its MTU. During a repair, which must set the new MTU,
-// it returns false.
+// hasWithAnyMTU reports whether the node has the route r, with any MTU. The route's MTU is that of the pod's link. A
+// later plugin, such as tuning, may have changed the link's MTU after the ADD. A repair must set the new MTU, so
+// hasWithAnyMTU returns false during a repair.
 func (s *scene) hasWithAnyMTU(r nl.Route) bool {
 	r.MTU = 0
 	return !s.repairs && r.Check(s.nodeNS) == nil
@@ -198,9 +199,9 @@ func (s *scene) portsEndBefore(port int) bool {
 	return n == 2 && last < port
 }
 
-// isMinor reports whether a pod without the object of a step still works, though not as well. These are sysctls that
-// neither turn on forwarding nor reserve ports, the second route to a pod (spareRoute), and the pod's addresses at its
-// end of the pair, which pods of older releases lack.
+// isMinor reports whether a pod without the object of a step still works, though not as well. These objects are most
+// sysctls, the second route to a pod (spareRoute), and the pod's addresses at its end of the pair (copiedAddr). Pods of
+// older releases lack these addresses. Sysctls that turn on forwarding or reserve ports are not minor.
 func isMinor(s nl.Step) bool {
 	switch o := s.Object.(type) {
 	case nl.Sysctl:

@@ -11,23 +11,24 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// The service loop fails closed. A pod with a loop sends a packet for a Service to the node. The pod's rule and table
-// there lead it back to the pod, which sends it out through its ENI. Without the rule or a route, the packet would
-// leave through the boot ENI with the node's address, and the node's security groups would apply instead of the pod's.
-// The chain "closed" on the node drops the first packet of such a connection.
+// The service loop fails closed. A pod with a loop sends a packet for a Service to the node. On the node, the pod's
+// rule and table lead the packet back to the pod. The pod sends the packet out through its ENI. Without the rule or a
+// route, the packet would leave through the boot ENI with the node's address, and the node's security groups would
+// apply instead of the pod's. The chain "closed" on the node drops the first packet of such a connection.
 //
 // The chain has the type nat, so it costs nothing for later packets. One chain serves all pods, so the ADD of a further
-// pod adds nothing for it. A second rule for each pod would cost each ADD two more messages, and a program that removes
-// the pod's first rule would also remove it. If the pod's rule is lost during a connection, later packets keep the
-// source of the first one (see loopNATRules). With the loop redirect, this is the pod's address, and EC2 drops them at
-// the boot ENI. With the loop masquerade, it is the node's address, so they leave.
+// pod adds nothing for it. A second rule for each pod would cost each ADD two more messages. A program that removes the
+// pod's first rule would also remove the second rule. If the pod's rule is lost during a connection, later packets keep
+// the source of the connection's first packet (see loopNATRules). With the loop redirect, this source is the pod's
+// address, and EC2 drops the packets at the boot ENI. With the loop masquerade, the source is the node's address, so
+// the packets leave.
 //
 // Pods without a loop do send packets to the VPC through the boot ENI. A chain with a smaller priority gives these
 // packets the node's address first. It is in a table of its own (looplessTable), which stays as long as the node has
 // pods. Meanwhile, the service loops of all pods fail open.
 
-// closedChain is the name of the chain of failClosedChain, and looplessTable of the table for pods without a loop. No
-// table of a network has this name.
+// closedChain is the name of the chain that failClosedChain returns. looplessTable is the name of the table for pods
+// without a loop. No table of a network has the name looplessTable.
 const (
 	closedChain   = "closed"
 	looplessTable = nl.OwnTable + "._loopless"

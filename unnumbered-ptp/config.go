@@ -40,8 +40,7 @@ type Config struct {
 	DefaultRoute string   `json:"defaultRoute"`
 	HostCIDRs    []string `json:"hostCidrs"` // destinations that pods always reach through the node
 
-	// for pods of a pool with dataPath veth: the prefix of the name of the pair's end on the node; "": the name is
-	// [VethName]
+	// for routed pods: the pair's end on the node gets a name that begins with this prefix; "": the name is [VethName]
 	VethPrefix string `json:"vethPrefix"`
 
 	// the pod's packets to the metadata service are blocked; nil: only in a family whose default route leads through

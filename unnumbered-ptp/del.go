@@ -49,12 +49,13 @@ func del(ctx context.Context, r *request) error {
 }
 
 // hasOtherFirst reports whether another attachment may be the first attachment of the pod in this namespace. If so,
-// only our links and the tables of our NICs are ours. This happens in two cases:
+// only our links and the routing tables of our NICs belong to our attachment. This happens in two cases:
 //
 //   - The DEL is for a further attachment of the pod.
 //   - The path of the namespace, for example "/proc/1234/ns/net", now leads to another pod.
 //
-// It cannot be so if our ADD has succeeded, and the pod still has our link with the group of a first attachment.
+// If our ADD has succeeded, and the pod still has our link with the group of a first attachment, no other attachment is
+// the first.
 func hasOtherFirst(r *request, pod *nl.NS, eni nl.Link) bool {
 	group := nl.PodGroup(r.Digest())
 	if nl.Attachment(eni.Group) == nl.FurtherGroup(group) {
@@ -104,7 +105,7 @@ func remainingObjects(r *request, pod *nl.NS, eni nl.Link) nl.Wiring {
 
 // objectsBesideLinks lists our objects that remain in a pod when our links are deleted. These are routes without a
 // link, and the routes and filters of the link to the VPC, if the pod still has it. In most pods, nothing remains, and
-// then it does not read the routes from the kernel.
+// then objectsBesideLinks does not read the routes from the kernel.
 func objectsBesideLinks(r *request, pod *nl.NS) (w nl.Wiring) {
 	if r.Prev != nil && r.Config.DefaultRoute != byVPC && len(blockedAddrs(r, pair{addrs: r.addrs})) == 0 {
 		return nil

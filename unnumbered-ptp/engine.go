@@ -24,8 +24,8 @@ import (
 // The engine's name follows from the pod's name and Kubernetes namespace. So the pairs of two sandboxes of a pod would
 // have the same name. So the pair also has an alternative name, [VethName], which follows from the attachment. All
 // commands find, change and delete the pair by this name. A link that has only the engine's name may belong to another
-// sandbox, or to another program. If another program removes the alternative name, [Restore] puts it back, because the
-// pair's MAC address also shows the attachment.
+// sandbox, or to another program. The pair's MAC address also follows from the attachment. So if another program
+// removes the alternative name, we find the pair by this address, and [Restore] puts the name back.
 
 // engineName returns the name by which engines find the pair of a pod. It is "" without a vethPrefix, or if the name of
 // the pod is unknown.
@@ -38,8 +38,8 @@ func engineName(r *request) string {
 	return r.Config.VethPrefix + fmt.Sprintf("%08x%08x", h[0], h[1])[:digits]
 }
 
-// setName sets the name of the node's end. attachmentName follows from the attachment, and becomes the alternative name
-// if it is not the name itself.
+// setName sets the name of the node's end. attachmentName follows from the attachment. If name differs from
+// attachmentName, attachmentName becomes the alternative name.
 func (p *pair) setName(name, attachmentName string) {
 	p.veth.Name, p.veth.AltName = name, ""
 	if name != attachmentName {

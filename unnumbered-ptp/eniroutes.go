@@ -15,15 +15,16 @@ import (
 // route gets the next hop that packets would have without the route, see [fallbackRoutes]. So no ADD removes a route.
 // If a route is missing, another program has removed it: CHECK reports it, and repair puts it back.
 //
-// These routes must fit the network's nftables table, which serves the pods of all ENIs. The table gives packets that
-// leave through the boot ENI the node's address, but not packets to a destination with a route through the gateway in
-// eniRoutes. Without that route in the ENI's table, such a packet would leave through the boot ENI with the pod's
-// address, and EC2 would drop it. So an ADD changes the routes of all ENIs before it changes the nftables table.
+// These routes must fit the network's nftables table, which serves the pods of all ENIs. The nftables table gives the
+// node's address to packets that leave through the boot ENI. It excepts packets to a destination for which eniRoutes
+// has a route through the gateway. If an ENI's routing table lacked this route, these packets would leave through the
+// boot ENI with the pod's address, and EC2 would drop them. So an ADD changes the routes of all ENIs before it changes
+// the nftables table.
 
 // eniRoutes returns the routes of an ENI's table in one family. Destinations that the ENI's pods reach through the ENI
-// have a route through the gateway. Prefixes of hostCidrs have a throw route, with which the kernel continues with the
-// main table, even if a prefix is also the CIDR of a peered VPC. All of them replace a route to the same destination,
-// which may be from another configuration.
+// have a route through the gateway. Prefixes of hostCidrs have a throw route: the kernel then continues with the main
+// table, even if a prefix is also the CIDR of a peered VPC. Add replaces a route to the same destination, because that
+// route may be from another configuration.
 func (s *scene) eniRoutes(p pair, eni nl.Link, gateway netip.Addr, f nl.Family) (routes []nl.Route) {
 	route := nl.Route{Table: nl.RoutedTable(eni.Index), Protocol: nl.RouteProtocol, Replace: true}
 	for _, dst := range sortedPrefixes(f, dstsByENI(s.request, p)) {
@@ -107,7 +108,8 @@ func (s *scene) installENIRoutes(p pair, eni nl.Link, f nl.Family) error {
 }
 
 // replaceRoutes adds or replaces routes that the pod itself does not need. present are the routes that the ENI's table
-// has now. It changes nothing if the ENI has a routed pod of another network, whose destinations may be others.
+// has now. It changes nothing if the ENI has a routed pod of another network, because that network may have other
+// destinations.
 func (s *scene) replaceRoutes(eni nl.Link, present, routes []nl.Route) error {
 	if len(routes) == 0 || !s.servesOnlyNetwork(eni) {
 		return nil

@@ -59,29 +59,29 @@ func (s *scene) eniMark(p pair) eniMark {
 }
 
 // onlyForRouted reports whether all packets that arrive through the ENI are for routed pods. This is so for each ENI
-// except the boot ENI. But without an IPv4 address in prevResult, it returns false, because the objects that depend on
-// it are for IPv4 (see acceptObjects and arpSenderTable).
+// except the boot ENI. But without an IPv4 address in prevResult, onlyForRouted returns false, because the objects that
+// depend on the result are for IPv4 (see acceptObjects and arpSenderTable).
 func (s *scene) onlyForRouted() bool {
 	return s.sender.IsValid() && s.eni.Name != s.Config.HostInterface
 }
 
-// acceptObjects returns the objects for the ENI's link without which the node would drop packets from the VPC to routed
-// pods. These packets have the ENI's mark (see eniMark). With src_valid_mark, the check of sources (rp_filter) uses the
-// mark, and finds the route through this link in the ENI's table.
+// acceptObjects returns objects for the ENI's link. Without these objects, the node would drop packets from the VPC to
+// routed pods. These packets have the ENI's mark (see eniMark). With src_valid_mark, the check of sources (rp_filter)
+// uses the mark, and finds the route through this link in the ENI's table.
 //
-// Another program may have removed the mark, and without it, the node's route to the VPC leads through the boot ENI. So
-// the check is loose (2): it looks in each table for a route through this link. But without an IPv4 address of the
-// link, a loose check drops all packets without a mark (__fib_validate_source: no_addr). So the link gets an address
-// that has no other purpose.
+// If another program has removed the mark, the node's route to the VPC leads through the boot ENI. A strict check would
+// then drop the packets. So the check is loose (2): it looks in each table for a route through this link. But without
+// an IPv4 address of the link, a loose check drops all packets without a mark (__fib_validate_source: no_addr). So the
+// link gets an address that has no other purpose.
 func acceptObjects(eni string) []nl.Object {
 	return []nl.Object{nl.Sysctl{Key: conf4(eni) + "rp_filter", Value: "2"},
 		nl.Sysctl{Key: conf4(eni) + "src_valid_mark", Value: "1"}, nl.RoutedAddr(eni)}
 }
 
-// arpSenderTable returns the nftables table that makes an address of the ENI the sender in the node's ARP requests
-// through the ENI's link. The link does not have this address, so the kernel would take the address of the boot ENI.
-// EC2 perhaps does not answer an ARP request with another ENI's address. The ARP requests of slaves do not change,
-// because slaves are in the namespaces of pods.
+// arpSenderTable returns the nftables table for the node's ARP requests through the ENI's link. In these requests, the
+// table makes an address of the ENI the sender. The link does not have this address, so the kernel would take the
+// address of the boot ENI. EC2 perhaps does not answer an ARP request with another ENI's address. The ARP requests of
+// slaves do not change, because slaves are in the namespaces of pods.
 func arpSenderTable(eni string, a netip.Addr) nl.Table {
 	return nl.Table{Family: "arp", Name: nl.AskTable(eni), Chains: []nl.Chain{{
 		Name: "output", Type: "filter", Hook: "output",
@@ -92,8 +92,8 @@ func (n node) families() []nl.Family {
 	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !n.hasFamily(f) })
 }
 
-// routedTable returns the network's nftables table for routed pods. It drops packets of routed pods from other sources
-// than the pod's address, and decides which packets get the node's address.
+// routedTable returns the network's nftables table for routed pods. The table drops packets whose source is not the
+// address of the routed pod that sends them. It also decides which packets get the node's address.
 func routedTable(r *request) nl.Table {
 	t := nl.Table{Family: "inet", Name: nl.RoutedTableOf(r.Network), Chains: []nl.Chain{sendersChain(nl.IIFRouted())}}
 	if chain := routedPostrouting(r); len(chain.Rules) > 0 {
@@ -106,8 +106,8 @@ func routedTable(r *request) nl.Table {
 // destination through their ENI. The link is not enough to decide this, because the ENI may be the boot ENI.
 //
 // A packet that leaves through another ENI than the boot ENI keeps the pod's address, even a call to a NodePort of the
-// node: the last rules prevent kube-proxy's later masquerade. They do not prevent it for packets to pods of the node,
-// because a pod that calls itself through a Service needs it.
+// node: the last rules prevent kube-proxy's later masquerade. They do not prevent this masquerade for packets to pods
+// of the node, because a pod that calls itself through a Service needs the masquerade.
 func routedPostrouting(r *request) nl.Chain {
 	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Varies: true}
 	if !r.Config.IPMasq {
@@ -149,18 +149,19 @@ const (
 	mostENIs  = ENIMarks >> markShift
 )
 
-// The priorities of the rules for routed pods. They come before the rules for pods that are not routed, of which there
-// is one for each pod: the kernel need not compare packets of routed pods with these. The rule with prefLoopless comes
-// before them all.
+// The priorities of the rules for routed pods. Each pod that is not routed has a rule of its own. The rules for routed
+// pods come first, so the kernel need not compare packets of routed pods with the rules of other pods. The rule with
+// prefLoopless comes before all these rules.
 //
 // prefStray: the rule drops packets that arrive through an ENI for a pod that has ended. Otherwise the node would send
 // such a packet back to the VPC, and the VPC router would send it to the ENI again.
 //
 // prefUnmarked: packets without a mark skip the rules for marks, of which each ENI has one.
 //
-// prefToPod: this rule finds the pod and not the ENI if a lookup of the route to a pod matches "iif lo" and has the
-// mark of the pod's ENI. Such lookups are the check of a source with src_valid_mark=1, and the node's answer to a pod's
-// call with tcp_fwmark_accept=1. The node's own packets without a mark must not use this rule, see [nodeWiring].
+// prefToPod: some lookups of the route to a pod match "iif lo" and have the mark of the pod's ENI. With this rule, such
+// a lookup finds the pod and not the ENI. Two kinds of lookups are like this: the check of a source with
+// src_valid_mark=1, and the node's answer to a pod's call with tcp_fwmark_accept=1. The node's own packets without a
+// mark must not use this rule, see [nodeWiring].
 const (
 	prefStray    = 1015
 	prefUnmarked = 1016
@@ -179,10 +180,10 @@ func eniTable() nl.Table {
 // markChain is the name of a branch's chain, without the number of the mark.
 const markChain = "mark_"
 
-// An eniMark leads packets from the links of routed pods to the routing table of their ENI. It has a branch of an
-// nftables table, which sets a mark, and a rule for packets with this mark in each family. Packets that arrive through
-// the ENI also get the mark, for the check of sources: see acceptObjects. At the boot ENI, they do not, because some of
-// them are not for routed pods.
+// An eniMark leads packets from the links of routed pods to the routing table of their ENI. Its branch of an nftables
+// table sets a mark. In each family, a rule leads packets with this mark to the ENI's routing table. Packets that
+// arrive through the ENI also get the mark, for the check of sources: see acceptObjects. At the boot ENI, they do not,
+// because some of them are not for routed pods.
 //
 // The name of the branch's chain contains the mark's number. So if two processes ask for one number at the same time,
 // the kernel accepts only one chain. The search for a free number begins at a number that follows from the index of the
@@ -264,7 +265,7 @@ func (m eniMark) Add(n *nl.NS) error {
 	return fmt.Errorf("another program changes the table inet %s all the time", eniTable().Name)
 }
 
-// delOtherRules deletes the ENI's rules for other marks than the one with this number.
+// delOtherRules deletes those rules of the ENI whose mark has another number.
 func (m eniMark) delOtherRules(n *nl.NS, number uint32) error {
 	rules, err := n.Rules()
 	for _, r := range rules {
@@ -297,10 +298,10 @@ func (m eniMark) claim(n *nl.NS) (number uint32, fresh bool, err error) {
 	return number, fresh, err
 }
 
-// restoreBranches puts back the branches that another program has deleted, for all ENIs, with the numbers in the rules
-// for marks. The branch of the eniMark's own ENI comes last: without it, a later Add calls restoreBranches again, if
-// this process is killed. Packets that arrive through an ENI also get the mark, except at the boot ENI, for which the
-// node has no rule with prefStray.
+// restoreBranches puts back all branches that another program has deleted. The rules for marks show the numbers of the
+// branches. The branch of the eniMark's own ENI comes last. So if this process is killed, this branch is still missing,
+// and a later Add calls restoreBranches again. If the node has a rule with prefStray for an ENI, packets that arrive
+// through this ENI also get the mark. The boot ENI has no such rule.
 func (m eniMark) restoreBranches(n *nl.NS) error {
 	rules, err := n.Rules()
 	onlyForRouted := map[int]bool{}

@@ -26,8 +26,8 @@ import (
 // A further attachment, see [nl.Further], gets only these objects.
 
 // isFurther reports whether the attachment is a further attachment of its pod. The group of its link shows this, unless
-// the pod has changed the group, or another plugin has made the link. Then it is a further one if it has no pair, and
-// the pod's links show another first attachment.
+// the pod has changed the group, or another plugin has made the link. In these cases, the attachment is a further
+// attachment if it has no pair, and the pod's links show another first attachment.
 func (s *scene) isFurther(eni nl.Link) (bool, error) {
 	own, group := nl.PodGroup(s.Digest()), nl.Attachment(eni.Group)
 	if group == own || group == nl.FurtherGroup(own) {
@@ -62,8 +62,8 @@ func (s *scene) checkFurther() (wrong error) {
 	return wrong
 }
 
-// furtherFaults returns the faults of a further attachment's objects. If only filters are missing, it returns none
-// unless blockInstanceMetadata is set: see addFurther.
+// furtherFaults returns the faults of a further attachment's objects. If only filters are missing, they count as faults
+// only if blockInstanceMetadata is set: see addFurther.
 func (s *scene) furtherFaults() []nl.Fault {
 	faults := nl.Steps(s.podNS, furtherObjects(s.request, redirect)).Faults()
 	if fewer := nl.Steps(s.podNS, furtherObjects(s.request, masquerade)).Faults(); len(fewer) == 0 {
@@ -107,8 +107,8 @@ func linkNames(nics []plugin.NIC) (all []string) {
 	return all
 }
 
-// limitedLinks returns the links that share the bandwidth limits of an ADD with a pair: those of podLinks and of
-// further NICs.
+// limitedLinks returns the links that share the bandwidth limits of a first attachment's ADD: the links of podLinks,
+// and those of further NICs.
 func (r *request) limitedLinks() []string {
 	return slices.Concat(r.podLinks(), linkNames(r.nics[min(1, len(r.nics)):]))
 }

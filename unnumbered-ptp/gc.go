@@ -46,8 +46,8 @@ func gc(r *request) error {
 	return errors.Join(append(errs, detached, gone, lost)...)
 }
 
-// RemoveDetached deletes the rules of pairs that are gone, and returns these rules. The original plugin's rules are
-// among them, because it deleted its rules only if it masqueraded.
+// RemoveDetached deletes the rules of pairs that are gone, and returns these rules. Some of them are rules of the
+// original plugin, because that plugin deleted its rules only if it masqueraded.
 func RemoveDetached(node *nl.NS) ([]nl.Rule, error) { return node.RemoveDetached(OfPair) }
 
 // OfPair reports whether a rule is for a pair: a rule of ours, or of the original plugin.

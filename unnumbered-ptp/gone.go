@@ -12,7 +12,7 @@ import (
 
 // RemoveGone deletes the objects that serve the routed pods of ENIs whose links are gone, and returns these objects.
 // When a link ends, the kernel deletes its routes, but not the throw routes, the rules for the mark, the branch and the
-// table for ARP requests. They must not stay for ever, because a branch keeps its mark, and there are only 255.
+// table for ARP requests. A branch that stays for ever would keep its mark, and there are only 255 marks.
 //
 // An ADD may run at the same time: it adds objects for a link that exists, and RemoveGone deletes objects of links that
 // are gone. But a new link may have the index or the name of a link that has just gone, and then its ADD may rely on

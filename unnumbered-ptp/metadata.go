@@ -13,9 +13,9 @@ import (
 // metadataAddrs are the addresses of the instance metadata service (EC2 user guide, "Access instance metadata"). A
 // program that reaches the service gets the credentials of the node's role.
 //
-// Through the node, the answer with IMDSv2's session token does not reach a pod, because its hop limit is 1, unless the
-// AMI or an operator has raised it. Other answers, such as those of IMDSv1, have no such limit. Through the pod's ENI,
-// there is no hop in between.
+// The answer with IMDSv2's session token has the hop limit 1, unless the AMI or an operator has raised this limit. With
+// the limit 1, the answer does not reach a pod through the node. Other answers, such as those of IMDSv1, have no such
+// limit. Through the pod's ENI, there is no hop in between.
 var metadataAddrs = []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("fd00:ec2::254")}
 
 // blockedAddrs returns the addresses of the metadata service that the pod must not reach. Without

@@ -181,8 +181,8 @@ func (n node) checkFamilies(r *request) error {
 	return nil
 }
 
-// withPrimary returns the node with the addresses that are also in addrs first. So in each family, the first of these
-// becomes the primary address. An address that the node has lost has no effect.
+// withPrimary returns the node with its addresses in another order: those that are also in addrs come first. So in each
+// family, the first of these becomes the primary address. An address that the node has lost has no effect.
 func (n node) withPrimary(addrs []netip.Addr) node {
 	n.addrs = slices.Clone(n.addrs)
 	slices.SortStableFunc(n.addrs, func(a, b netip.Addr) int {

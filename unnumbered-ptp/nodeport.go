@@ -29,9 +29,9 @@ import (
 // eth0 is the pod's link to the ENI, and eth1 its end of the veth:
 //
 //   - If the loop is redirect, the BPF program at eth1 sends looped packets out through eth0, and marks all other
-//     packets. The kernel copies the mark of a TCP connection's first packet to the socket (tcp_fwmark_accept), but
-//     UDP answers have no mark. Answers from Services may also get the mark. It does no harm, because existing sockets
-//     do not copy it.
+//     packets. The kernel copies the mark of a TCP connection's first packet to the socket (tcp_fwmark_accept), but UDP
+//     answers have no mark. Answers from Services may also get the mark. This does no harm, because existing sockets do
+//     not copy the mark.
 //   - If the loop is masquerade, the pod tracks its connections, and its packets get the mark from the connection,
 //     even UDP packets.
 //
@@ -129,8 +129,8 @@ func callerRules(r *request) (objects []nl.Object) {
 }
 
 // callerMarkChains returns the nftables chains that set the marks in a pod that tracks its connections. A connection
-// whose first packet arrives through the veth is marked. A looped packet is not, because it is no call: the pod sends
-// it out through the ENI.
+// whose first packet arrives through the veth is marked. A looped packet itself gets no mark, because it is no call:
+// the pod sends it out through the ENI.
 func callerMarkChains(c Config) []nl.Chain {
 	byVeth := nl.IIFName(c.ContainerInterface)
 	return []nl.Chain{

@@ -14,9 +14,9 @@ import (
 
 // The kernel limits how many ICMPv6 refusals one host gets, for example when the host calls a Service without backends.
 // The default is one per second, or ten in newer kernels. Redirects count, too, one per second at most. The kernel
-// counts a redirect for a packet that leaves through the link on which it arrived. Without a link-local address of the
-// link, it counts a redirect that it does not send (ip6_forward). Packets of the service loop leave in this way, so a
-// pod that uses Services gets few refusals.
+// counts a redirect for a packet that leaves through the link on which it arrived. If the link has no link-local
+// address, the kernel counts the redirect, but does not send it (ip6_forward). Packets of the service loop leave in
+// this way, so a pod that uses Services gets few refusals.
 //
 // With refusalInterval between two refusals, nearly all of them reach the pod. The kernel also limits the refusals of
 // the whole node (icmp_msgs_per_sec). In every kernel, refusalInterval is a whole number of ticks.
@@ -90,9 +90,9 @@ func forwardingSysctls(c Config, n node) []nl.Object {
 	return objects
 }
 
-// forwards4 returns the sysctl that lets a link forward IPv4. Besides ip_forward, each incoming link needs it. When
-// ip_forward changes, the kernel sets it for all links, but systemd-networkd and hardening profiles set it for one
-// link, or for new links. For IPv6, the kernel reads only that of "all" (ip6_forward).
+// forwards4 returns the sysctl that lets a link forward IPv4. Besides ip_forward, each incoming link needs this sysctl.
+// When ip_forward changes, the kernel sets the sysctl of all links. But systemd-networkd and hardening profiles set the
+// sysctl of one link, or of new links. For IPv6, the kernel reads only the sysctl of "all" (ip6_forward).
 func forwards4(link string) nl.Sysctl { return nl.Sysctl{Key: conf4(link) + "forwarding", Value: "1"} }
 
 func familyRules(n node, r nl.Rule) []nl.Object {
@@ -105,11 +105,12 @@ func familyRules(n node, r nl.Rule) []nl.Object {
 	return objects
 }
 
-// nodeTable returns the node's nftables table for one network. If two networks need the same rule, it does no harm in
-// both tables.
+// nodeTable returns the node's nftables table for one network. If two networks need the same rule, both tables have
+// this rule. This does no harm.
 //
-// A connection from outside to a NodePort gets a mark, because its answers must leave through hostInterface. The rule
-// for marked packets comes before the pod's rule, which would lead answers into the VPC back into the pod.
+// A connection from outside to a NodePort gets a mark, because its answers must leave through hostInterface. The pod's
+// rule would lead answers to callers in the VPC back into the pod. So the rule for marked packets comes before the
+// pod's rule.
 func nodeTable(r *request, n node) nl.Table {
 	c, t := r.Config, nl.Table{Family: "inet", Name: nl.OwnTableOf(r.Network)}
 	if p := c.ports; p.last != 0 {
@@ -156,13 +157,13 @@ func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 //     container can send them with CAP_NET_RAW, which it has by default. EC2 checks only packets that leave an ENI,
 //     and the kernel does not check the sources of IPv6.
 //   - Packets that the pod's BPF program has wrongly sent to the node as answers to looped packets. They came from the
-//     VPC to a port from 49152 on that no program has opened: UDP packets, or TCP packets that do not begin a
-//     connection. The BPF program has changed their destination port, and they would reach the pod at this other port,
-//     which a security group perhaps does not permit.
+//     VPC to a port of at least 49152 that no program has opened. They are UDP packets, or TCP packets that do not
+//     begin a connection. The BPF program has changed their destination port, and they would reach the pod at this
+//     other port, which a security group perhaps does not permit.
 //
-// Packets to the node itself pass, because for them, the kernel may find no route back through the veth. It looks up
-// the route of the node's answer, from the address that the pod has called. With several ENIs, the node may have rules
-// that lead all answers from this address through the VPC, even those to pods.
+// Packets to the node itself pass, because for them, the kernel may find no route back through the veth. The kernel
+// looks up the route of the node's answer, whose source is the address that the pod has called. With several ENIs, the
+// node may have rules that lead all answers from this address through the VPC, even those to pods.
 //
 // Packets to a NodePort or a hostPort go on to a pod, so they must not pass. So the chain comes after the chains that
 // translate the destination, whose priority is -100, or -90 for firewalld. It cannot have the type nat: after a

@@ -35,9 +35,9 @@ func podSysctls(c Config, p pair) (objects []nl.Object) {
 }
 
 // podAddrs copies the pod's IPv4 addresses to the pod's end of the pair. A sidecar of a service mesh needs this:
-// netfilter's REDIRECT sends it the packets that arrive at the pod, to an address of the incoming link, and drops them
-// if this link has none (nf_nat_redirect_ipv4). In IPv6, REDIRECT takes the link-local address. Because of Apart, the
-// kernel uses the copies for nothing else, see [nl.Addr].
+// netfilter's REDIRECT gives the sidecar the packets that arrive at the pod. REDIRECT sends a packet to an address of
+// the incoming link, and drops the packet if this link has no address (nf_nat_redirect_ipv4). In IPv6, REDIRECT takes
+// the link-local address. Because of Apart, the kernel uses the copies for nothing else, see [nl.Addr].
 func podAddrs(c Config, p pair) (objects []nl.Object) {
 	for _, a := range p.addrs {
 		if a.Is4() {
@@ -52,14 +52,14 @@ func podAddrs(c Config, p pair) (objects []nl.Object) {
 type copiedAddr struct{ nl.Addr }
 
 // Del does nothing: the address ends with the pair. A link that loses its last IPv4 address also loses all IPv4 routes
-// and neighbours (fib_disable_ip). So the undo of a failed ADD must not remove the address from a running pod of an
-// earlier release, to which a repeated ADD has added it.
+// and neighbours (fib_disable_ip). A repeated ADD may add the address to a running pod of an earlier release. If this
+// ADD fails, its undo must not remove the address.
 func (copiedAddr) Del(*nl.NS) error { return nil }
 
-// podRoutes returns the pod's routes to the node's addresses, the routes to hostCidrs, and the default routes. For the
-// last two, the next hop is the node's primary address. For a default route through the ENI, it is the pod's gateway in
-// the VPC. If a prefix of hostCidrs is also the CIDR of a peered VPC, the route through the node replaces the one
-// through the ENI.
+// podRoutes returns the pod's routes to the node's addresses, the routes to hostCidrs, and the default routes. The next
+// hop of a default route through the ENI is the pod's gateway in the VPC. The next hop of any other default route, and
+// of the routes to hostCidrs, is the node's primary address. If a prefix of hostCidrs is also the CIDR of a peered VPC,
+// the route through the node replaces the one through the ENI.
 func podRoutes(r *request, p pair, n node) (objects []nl.Object) {
 	dev := r.Config.ContainerInterface
 	for _, a := range n.addrs {

@@ -13,8 +13,8 @@ import (
 
 // The chains "closed" and "callers" serve all pods of a network. So they must fit the destinations of each running pod,
 // which may be older than the configuration. The node's routes and rules for the service loops show these destinations.
-// An ADD reads these only if the network's table differs from the present configuration, for example after a change of
-// the configuration, and while pods with other destinations run.
+// An ADD reads these routes and rules only if the kernel's table differs from the table for the present configuration.
+// This is so after a change of the configuration, and as long as pods with other destinations run.
 
 // A loopDsts has the destinations of one pod with a service loop.
 type loopDsts struct {
@@ -72,7 +72,8 @@ func (r *request) commonLoopDsts(f nl.Family) (all []netip.Prefix) {
 	return all
 }
 
-// allByNode returns the prefixes of hostCidrs in a family, and those that other pods reach through the node.
+// allByNode returns the prefixes of a family that pods reach through the node: the prefixes of hostCidrs, and those of
+// other pods.
 func (r *request) allByNode(f nl.Family) []netip.Prefix {
 	all := slices.Clone(r.Config.hostCIDRs)
 	for _, x := range r.others {

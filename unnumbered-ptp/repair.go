@@ -114,8 +114,8 @@ func checkNodeWiring(r *request, n node, anyConfig bool) error {
 // the route's source, even if DHCP adds the address again at once. From an IPv6 route, it removes only the source
 // (fib_sync_down_addr, rt6_remove_prefsrc): lostRoutes returns these routes, too.
 //
-// The routes in the pods' own tables remain, and show the pods' addresses. Of two pods with the same address, the later
-// one has it now, and a table with the higher number.
+// The routes in the pods' own tables remain, and show the pods' addresses. If the tables of two pods show the same
+// address, the later pod has the address now, and its table has the higher number.
 func lostRoutes(routes []nl.Route, veths map[string]nl.Link, n node) (lost []nl.Route) {
 	slices.SortStableFunc(routes, func(a, b nl.Route) int { return cmp.Compare(b.Table, a.Table) })
 	main := map[netip.Prefix]nl.Route{}

@@ -33,8 +33,8 @@ type Loss struct {
 	index int // index of the node's end
 }
 
-// Serious reports whether the node lacks an object without which the pod does not work. Without the second route to the
-// pod, for example, it works.
+// Serious reports whether the node lacks an object without which the pod does not work. For example, a pod works
+// without the second route to it.
 func (l Loss) Serious() bool {
 	return slices.ContainsFunc(l.Node, func(s nl.Step) bool { return !isMinor(s) })
 }
@@ -103,9 +103,9 @@ func (s *scene) comparePair(p pair, l *Loss) (there bool, err error) {
 	return true, nil
 }
 
-// compareObjects adds the differences of the objects that belong to the pair to the Loss. Of the forms that a pod may
-// have (see possiblePairs), it assumes the one that lacks the fewest objects in the pod, and among these, the fewest on
-// the node.
+// compareObjects compares the objects that belong to the pair, and adds the differences to the Loss. A pod may have
+// several forms (see possiblePairs): compareObjects assumes the form of which the fewest objects are missing in the
+// pod. Of equal forms, it assumes the form of which the fewest objects are missing on the node.
 func (s *scene) compareObjects(p pair, l *Loss) error {
 	n, err := s.nodeWhenMade(p)
 	if err != nil {
@@ -202,9 +202,9 @@ func (l Loss) isGone(node *nl.NS) bool {
 	return errors.Is(err, fs.ErrNotExist) || err == nil && l.index != 0 && near.Index != l.index
 }
 
-// Bare returns the node's ends of those veth pairs of a network that have lost the routes to their pods: the node has
-// no route through the end, or none in a family in which it has a routing rule for the end. It is for pods whose
-// attachments neither the registry nor the runtime knows.
+// Bare returns the node's ends of those veth pairs of a network that have lost the routes to their pods. The node has
+// no route through such an end, or has a routing rule for the end in a family without such a route. Bare is for pods
+// whose attachments neither the registry nor the runtime knows.
 func Bare(node *nl.NS, network string) (bare []nl.Link, err error) {
 	links, err1 := node.Links()
 	rules, err2 := node.Rules()

@@ -29,8 +29,8 @@ import (
 //
 // The proposal has two rules for each pod, which the kernel compares one after the other. In our design, no list of
 // rules grows with the number of pods: one table has the routes to all routed pods. A packet from a pod gets a mark
-// that stands for the ENI, by a map of nftables from the group of the incoming link. Each ENI has one rule for its
-// mark, and packets without a mark skip these rules.
+// that stands for the ENI: a map of nftables leads from the group of the incoming link to this mark. Each ENI has one
+// rule for its mark, and packets without a mark skip these rules.
 //
 // Packets that arrive through the ENI also get the mark. With it, the kernel finds the ENI without a search when it
 // looks for the route back to the sender.

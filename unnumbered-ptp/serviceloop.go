@@ -38,8 +38,8 @@ const (
 	none = "none"
 )
 
-// loopMAC is the MAC address of the loop's next hops. The node has neighbours with it on every veth. No device has it,
-// and no link has the addresses of the next hops.
+// loopMAC is the MAC address of the loop's next hops. The node has neighbours with this address on every veth. No
+// device has this address, and no link has the addresses of the next hops.
 const loopMAC = "02:00:00:00:00:48"
 
 var loopVia4, loopVia6 = netip.MustParseAddr("169.254.72.1"), netip.MustParseAddr("fe80::72")
@@ -78,7 +78,7 @@ func (s *scene) checkHooks() error {
 }
 
 // Loopless reports whether pods use Services without a service loop. A backend then sees the node's address as the
-// source of a call. So does a pod that is called at a NodePort.
+// source of a call. A pod that is called at a NodePort also sees the node's address.
 func (c Config) Loopless() bool { return c.IPMasq && c.ServiceLoop == none }
 
 // possibleLoops returns the kinds of loops that a running pod may have, those of new pods first.
@@ -158,9 +158,9 @@ func podTable(r *request, p pair) nl.Table {
 // looplessRoutes if the pod has no loop.
 //
 // Because of the pod's rule, the answers also pass the node's check of sources (rp_filter, which systemd sets). They
-// come and go through the veth, with the backend's address as their source. For the route to this source, the kernel
-// imagines a packet that comes in through the link through which the answer will leave, the veth (fib_validate_source).
-// So the pod's rule applies, and leads to the veth.
+// come and go through the veth, with the backend's address as their source. The answer will leave through the veth. So
+// the kernel looks up the route to this source for a packet that arrives through the veth (fib_validate_source). So the
+// pod's rule applies, and leads to the veth.
 func loopRoutes(r *request, p pair, table uint32) (objects []nl.Object) {
 	switch p.loop {
 	case none:
@@ -202,9 +202,9 @@ func loopRoute(p pair, dst netip.Prefix, table uint32) (nl.Route, bool) {
 	return route, via.IsValid()
 }
 
-// redirectRoutes returns the neighbours for the next hops of the loop, and the routes to the pod itself, past the next
-// hops. A pod that is itself the backend gets its packet with the node's address as the source, because it accepts no
-// packet from its own address.
+// redirectRoutes returns the neighbours for the next hops of the loop. It also returns the routes to the pod itself,
+// which have no next hop. A pod that is itself the backend gets its packet with the node's address as the source,
+// because it accepts no packet from its own address.
 func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 	for _, f := range p.families() {
 		objects = append(objects, nl.Neigh{Addr: loopVia(f), MAC: loopMAC, Dev: p.veth.Name})
@@ -217,10 +217,10 @@ func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 }
 
 // tableLoopless is the node's routing table with the routes to pods without a loop. With them, the node forwards
-// packets from any sender straight to these pods. They prevent two faults between pods with and without a loop. First,
-// the rule of the pod with the loop would lead its answer to the other pod back to itself. Second, the check of the
-// source of a packet from the pod without a loop would use the rule of the pod with the loop for the route back (see
-// [loopRoutes]), which does not lead to the sender. No pod's own table has this number.
+// packets from any sender straight to these pods. They prevent two faults between a pod L with a loop and a pod N
+// without a loop. First, L's rule would lead L's answer to N back to L. Second, the check of the source of N's packet
+// to L would use L's rule for the route back (see [loopRoutes]). But L's rule does not lead to N. No pod's own table
+// has this number.
 const tableLoopless = 1<<31 + 72
 
 func looplessRoutes(p pair) (objects []nl.Object) {
@@ -247,12 +247,13 @@ func (s *scene) delLoopless(p pair) error {
 
 // loopNATRules returns the node's nftables rules for the loops of all pods in the family of a, the node's address.
 //
-// A packet to a next hop of the loop keeps its source address. A source port that [nl.Splice] does not change is
-// replaced by one that it changes.
+// A packet to a next hop of the loop keeps its source address. If [nl.Splice] would not change the source port, a rule
+// replaces the port by a port that Splice changes.
 //
-// The last rule gives the node's address to packets whose destination kube-proxy has changed, and that do not use a
-// next hop: to a pod that masquerades, back to their sender, and between pods without a loop. It cannot be a
-// masquerade, for which the kernel would take an address of any link, because the veth has none.
+// The last rule gives the node's address to packets that do not use a next hop of the loop, if kube-proxy has changed
+// their destination. These packets go to a pod with the loop masquerade, or back to their sender, or from one pod
+// without a loop to another. The rule cannot be a masquerade: the veth has no address, so the kernel would take an
+// address of any link.
 func loopNATRules(a netip.Addr) []nl.NFRule {
 	via := nl.NextHop(loopVia(nl.FamilyOf(a)))
 	return []nl.NFRule{

@@ -25,8 +25,8 @@ func tableOfIndex(start uint32, index int) uint32 {
 }
 
 // loopTable returns the number of the pod's routing table. existed reports whether the pair existed before this ADD. A
-// pod without a loop gets no table, and an error if an earlier ADD has made one: with it, the node would send the pod's
-// packets for the VPC back to the pod.
+// pod without a loop gets no table. If an earlier ADD has made a table, loopTable returns an error: with this table,
+// the node would send the pod's packets for the VPC back to the pod.
 func (s *scene) loopTable(p pair, existed bool) (uint32, error) {
 	switch {
 	case p.loop != none:
@@ -67,9 +67,10 @@ func (s *scene) tableAsMade(p pair) (uint32, error) {
 var errLooped = errors.New(
 	`the pod was made before serviceLoop was "none": delete the pod, and its controller makes a new one`)
 
-// tableOfVeth returns the number of the routing table of a pod's veth. An existing veth has its routes in it. A new
-// veth gets the first table without routes of the pod's families. After many pods, the indices of links reach the
-// numbers of other programs' tables, whose routes come and go: amazon-ec2-net-utils uses 10001 and more.
+// tableOfVeth returns the number of the routing table of a pod's veth. The table of an existing veth has a route
+// through this veth. A new veth gets the first table without routes of the pod's families. After many pods, the indices
+// of links reach the numbers of other programs' tables, whose routes come and go: amazon-ec2-net-utils uses 10001 and
+// more.
 func (s *scene) tableOfVeth(p pair, existed bool) (uint32, error) {
 	near, err := p.veth.Near(s.nodeNS, !existed)
 	if err != nil {

@@ -32,9 +32,9 @@ type Pod struct {
 // Del deletes the objects that the original plugin made for the pod before an upgrade. They are a veth pair with a
 // random name, a routing rule for the pair, and rules of iptables.
 //
-// The rules of iptables go first: the veth shows that there may be objects to delete, even after a kill. If they cannot
-// be deleted, the veth still goes. Rules that stay do no harm: a later pod with the same address needs the same
-// masquerade.
+// Del deletes the rules of iptables first. So after a kill, the veth still shows that there may be objects to delete.
+// If the rules cannot be deleted, Del still deletes the veth. Rules that stay do no harm: a later pod with the same
+// address needs the same masquerade.
 func Del(ctx context.Context, node, pod *nl.NS, p Pod) error {
 	if p.Prev != nil && !slices.ContainsFunc(p.Prev.Interfaces, p.mayBeNodeEnd) {
 		return nil // without this return, Del would list the rules of all pods
@@ -50,9 +50,9 @@ func Del(ctx context.Context, node, pod *nl.NS, p Pod) error {
 	return errors.Join(p.delMasquerade(ctx, node), node.DelPair(nl.Link{Name: veth}))
 }
 
-// find returns the node's end of the pair that the original plugin made for the pod, or "". With a prevResult, it looks
-// there for a link that has the original plugin's rule. It also accepts a link that is gone, perhaps with the
-// namespace. Without a prevResult, it returns the other end of the pod's link.
+// find returns the node's end of the pair that the original plugin made for the pod, or "". With a prevResult, it
+// returns an interface of prevResult whose link has the original plugin's rule, or whose link is gone. The link may
+// have ended with the namespace. Without a prevResult, it returns the other end of the pod's link.
 func (p Pod) find(node, pod *nl.NS, rules []nl.Rule) (string, error) {
 	if p.Prev == nil {
 		return nodeEnd(node, pod, p.Link, rules)
