@@ -69,7 +69,7 @@ func (r leftovers) runIDs() []string {
 }
 
 // findLeftovers asks EC2 for the objects of a run, or of all runs if the ID is empty. EC2 may not yet show a new
-// object, so the result also has the objects that m records, unless m is nil (see addMade).
+// object, so the result also has the objects that m records (see addMade). m may be nil.
 func (c *cloud) findLeftovers(ctx context.Context, run string, m *madeObjects) (r leftovers, err error) {
 	mine := newFilters("tag-key", tagRun)
 	if run != "" {

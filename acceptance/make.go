@@ -98,8 +98,8 @@ func (c *cloud) retryUntilShown(ctx context.Context, call func() error) error {
 	}
 }
 
-// makeKeys makes the caller's key and the host key of the instances. It returns the user data of the instances, which
-// contains the host key.
+// makeKeys makes the caller's key and the host key of the instances. It returns the user data of the instances. The
+// user data contains the host key.
 //
 // The test checks the host key when it connects, so that no other machine can pretend to be the instance and get the
 // credentials. But programs on the instances, and principals of this account with the permission

@@ -135,7 +135,8 @@ func (c *cloud) findImage(ctx context.Context, o options) (types.Image, error) {
 	return newest, checkImage(newest)
 }
 
-// checkImage returns an error if the programs do not run on the image, or if its instances would leave a volume behind.
+// checkImage returns an error if the programs do not run on the image, or if an instance of the image would leave a
+// volume behind.
 func checkImage(i types.Image) error {
 	if i.Architecture != types.ArchitectureValuesX8664 {
 		return fmt.Errorf("image %s is for %s, and the programs are for x86_64: use another -image",

@@ -153,7 +153,7 @@ type end struct {
 func (s *podTest) podEnd(n *node, p ends.Pod) end { return end{n, p.Name, p.Addr} }
 func nodeEnd(n *node) end                         { return end{n, "", n.addr} }
 
-// A path has a sender and a receiver, which must see the sender's own address.
+// A path has a sender and a receiver. The receiver must see the sender's own address.
 type path struct {
 	name     string
 	from, to end
@@ -203,8 +203,8 @@ func (p path) tryPath() error {
 	return errors.Join(errs...)
 }
 
-// tryInternet sends a request from a pod to a server in the internet, which must see the public address of the pod's
-// node. This machine resolves the server's name.
+// tryInternet sends a request from a pod to a server in the internet. The server must see the public address of the
+// pod's node. This machine resolves the server's name.
 func (s *podTest) tryInternet(ctx context.Context, from end) error {
 	u, err := url.Parse(s.whoami)
 	if err != nil {

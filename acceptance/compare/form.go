@@ -19,8 +19,8 @@ type form struct {
 	kind  string // what the text is, for example "a number"; for an unknown sort of text, the same as shown
 }
 
-// names holds the known texts of one side, for example the ID of the new ENI. The value is the text's name, which is
-// the same on both sides.
+// names has a name for each known text of one side, for example for the ID of the new ENI. The name is the same on both
+// sides.
 type names map[string]string
 
 func (n names) addName(text, name string) {

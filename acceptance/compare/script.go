@@ -267,8 +267,8 @@ func waitStep(name string, until func(*side, any) bool) step {
 	}}
 }
 
-// listedENIs returns the number of ENIs in metadata's list of MACs. The client's result has fewer, if metadata does not
-// show all keys of a listed ENI yet.
+// listedENIs returns the number of ENIs in metadata's list of MACs. If metadata does not show all keys of a listed ENI
+// yet, the client's result lacks this ENI.
 func (s *side) listedENIs() int {
 	return len(bytes.Fields(s.answers["/latest/meta-data/network/interfaces/macs/"].body))
 }
