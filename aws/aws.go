@@ -37,9 +37,9 @@ import (
 // Options are the options of a Client. In production, use the zero value.
 type Options struct {
 	// EC2URL is the endpoint of the EC2 API. If it is empty, $AWS_ENDPOINT_URL_EC2 or $AWS_ENDPOINT_URL names the
-	// endpoint, unless $AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is true. Otherwise, the region determines the endpoint, and
-	// $AWS_USE_FIPS_ENDPOINT and $AWS_USE_DUALSTACK_ENDPOINT choose its variant. The region is $AWS_REGION,
-	// $AWS_DEFAULT_REGION, or the instance's region.
+	// endpoint, unless $AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is true. In all other cases, the region determines the
+	// endpoint, and $AWS_USE_FIPS_ENDPOINT and $AWS_USE_DUALSTACK_ENDPOINT choose its variant. The region is
+	// $AWS_REGION, $AWS_DEFAULT_REGION, or the instance's region.
 	EC2URL string
 
 	// MetadataURL is the endpoint of the instance metadata service. If MetadataURL is empty,

@@ -42,7 +42,7 @@ func newState() *State {
 
 // parseState parses a text that this release, an earlier release or the original plugin has written. The argument
 // modTime is the file's modification time, or zero if the text is not from a file. If the text ends with this time, a
-// process of this suite has written it, so parseState trusts its indexes.
+// process of this suite has written the text, so parseState trusts the indexes in the text.
 func parseState(b []byte, modTime time.Time) (*State, error) {
 	if !modTime.IsZero() && isSealed(b, modTime) {
 		if s, version, err := decodeState(b, codec.ReadTrusted); err == nil && version == schemaVersion {
