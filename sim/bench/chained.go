@@ -40,9 +40,9 @@ func (g *guest) pluginConf() map[string]any {
 	}
 }
 
-// connectChainedVeth connects a routed pod with the plugin unnumbered-ptp. The pod's packets go to the subnet's router,
-// which forwards packets in EC2, but not here. So on the host, the router's address gets the MAC address of the other
-// host's ENI.
+// connectChainedVeth connects a routed pod with the plugin unnumbered-ptp. The pod's packets go to the subnet's router.
+// In EC2 the router forwards packets, but here it does not. So the host has a neighbour entry: the router's address
+// with the MAC address of the other host's ENI.
 func connectChainedVeth(h *host, g *guest) error {
 	conf := g.pluginConf()
 	conf["prevResult"] = map[string]any{

@@ -106,7 +106,7 @@ func machine() string {
 }
 
 // possibleCPUs returns a text with the number of CPUs for which the kernel reserves memory, or "" if the machine has
-// exactly this number. The cost of creating a link depends on it.
+// exactly this number. The cost of creating a link depends on this number.
 func possibleCPUs() string {
 	b, _ := os.ReadFile("/sys/devices/system/cpu/possible") // "0-191"
 	_, last, _ := strings.Cut(strings.TrimSpace(string(b)), "-")

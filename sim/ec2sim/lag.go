@@ -16,8 +16,9 @@ import (
 // Lag, EC2 always shows the present state. Seed makes the answers repeatable: with the same Seed, the same calls at the
 // same times get the same answers.
 //
-//   - About half of the answers show a state that is at most as old as [Lag.Most]: the ENIs of
-//     DescribeNetworkInterfaces, the states of DescribeInstances and the free addresses of DescribeSubnets.
+//   - About half of the answers show a state that is at most as old as [Lag.Most]. Only three parts of answers can be
+//     old: the ENIs of DescribeNetworkInterfaces, the states of DescribeInstances, and the free addresses of
+//     DescribeSubnets.
 //   - At most [Lag.Back] answers show an older state than the answer before. In kubernetes/kubernetes#77389, EC2 showed
 //     a volume as detached, and later as detaching.
 //   - An action that names an ENI younger than [Lag.Most] can fail with InvalidNetworkInterfaceID.NotFound ("its ID

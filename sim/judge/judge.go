@@ -116,8 +116,8 @@ func (s Suite) report(t *testing.T, all []result, failed error) {
 	}
 }
 
-// exclusionReason returns the reason in s.Not why a test of the suite does not check our programs. The longest key
-// decides.
+// exclusionReason returns the reason in s.Not why a test of the suite does not check our programs. If the test's name
+// contains several keys, the longest key decides.
 func (s Suite) exclusionReason(t *testing.T, name string) string {
 	t.Helper()
 	var found []string

@@ -34,7 +34,7 @@ type control struct {
 	endService func() error // removes the Service that "service" has made; nil: there is none
 }
 
-// listen runs commands of programs on the node, until the caller calls stop.
+// listen accepts commands from programs on the node, and runs these commands, until the caller calls stop.
 func (c *control) listen(node *vpcsim.Instance) (stop func() error, err error) {
 	var l *net.UnixListener
 	if err := node.Do(func() error { l, err = net.ListenUnix("unix", controlAddr); return err }); err != nil {

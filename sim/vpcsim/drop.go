@@ -17,8 +17,8 @@ import (
 type Drops struct {
 	Spoofed int // EC2's source/destination check has failed: the sending ENI does not have the source address
 	NoHost  int // the destination is in the VPC or in a peer, but no ENI has it
-	// The source cannot reach the internet by IPv4: its subnet has no NAT gateway, and it is not the primary address of
-	// an ENI with a public address.
+	// The source cannot reach the internet by IPv4: the source's subnet has no NAT gateway, and the source is not the
+	// primary address of an ENI with a public address.
 	NoRoute int
 }
 
