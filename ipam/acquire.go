@@ -63,8 +63,8 @@ func (p *Pool) getMore(ctx context.Context, o lease.Owner, lack error) (lease.Al
 	}
 }
 
-// addError returns the error of a failed ADD. The argument lack says what the ADD still needs, and cause says why the
-// node has not got it.
+// addError returns the error of a failed ADD. The argument lack says what the ADD still needs. The argument cause says
+// why this process no longer asks EC2.
 func addError(lack, cause error) error {
 	return call.Explain(fmt.Errorf("%w: %w", lease.Lacking(lack), cause))
 }

@@ -62,9 +62,9 @@ func (p *Pool) collect(ctx context.Context, c *less.Collecting) error {
 // tidyNode removes what the plugins have installed on the node for all pods, if no pod is left. If there are pods, but
 // no routed pods, it removes what serves only routed pods.
 //
-// The registry may have been lost, so a registry without leases does not prove that no pod is left. Only the kernel
-// proves this: see [nl.NS.RemoveShared]. If the kernel has not shown a leased address at a link of its pod, the pod may
-// be a routed pod, or may still start. tidyNode then removes nothing.
+// After a loss of the registry, the registry has no leases, but pods may still run. So the kernel decides whether a pod
+// is left: see [nl.NS.RemoveShared]. If allOnENIs returns false, tidyNode removes nothing, because the pod of a lease
+// may be a routed pod, or may still start.
 func (p *Pool) tidyNode(ctx context.Context, c *less.Collecting) error {
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		remove := p.Host.RemoveShared
@@ -85,8 +85,8 @@ func (p *Pool) tidyNode(ctx context.Context, c *less.Collecting) error {
 	})
 }
 
-// allOnENIs reports whether the kernel has shown each leased address at the pod's own link on the ENI. A routed pod has
-// no such link.
+// allOnENIs reports whether the kernel has shown each leased address in a pod, at a slave of the ENI or at the ENI's
+// own link. A routed pod has neither.
 func allOnENIs(s *registry.State, used lease.Used) bool {
 	for a, l := range s.Leases.All() {
 		if !used.AtENI(s, a, l) || s.BegunAfter(l, used.Looked) {

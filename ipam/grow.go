@@ -90,7 +90,7 @@ func creationError(reasons []error, err error) error {
 }
 
 // confirmAddrs replaces the growth in a network with "provision": "none". If the registry was rebuilt, confirmAddrs
-// compares its unconfirmed addresses with EC2. If EC2 confirms none, the error says why no address is free.
+// compares the registry's unconfirmed addresses with EC2. If EC2 confirms none, the error says why no address is free.
 func (p *Pool) confirmAddrs(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil {

@@ -29,8 +29,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// Commands returns the commands of [lease.GrowProgram]. If args are the arguments that [lease.Program] passes, an ADD
-// leases addresses for one interface, for its parent process. With other arguments, an ADD does all that the ipam
+// Commands returns the commands of [lease.GrowProgram]. If [lease.Program] has passed args, an ADD only leases the
+// addresses of one interface, and the parent process does the rest. With other arguments, an ADD does all that the ipam
 // plugin does.
 func Commands(args ...string) plugin.Commands[lease.Config] {
 	var grown *Pool // nil: the ADD has not asked EC2

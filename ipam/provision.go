@@ -14,7 +14,7 @@ import (
 
 // Provision creates an ENI, attaches it, and brings up its link. The addresses of the ENI are then free, and no
 // collection deletes the ENI. If Provision returns an error and an ID, the ENI is attached, but perhaps its link is not
-// up. If an earlier Provision with the same spec was interrupted, Provision continues with its ENI.
+// up. If there is an ENI of an interrupted Provision with the same spec, Provision continues with this ENI.
 //
 // No two Provisions may return the same ENI. So the registry marks the ENI of an unfinished Provision (Provisioning of
 // registry.ENI). A Provision that returns its ENI removes the mark. Only one Provision runs at a time, so the writer of

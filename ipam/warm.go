@@ -90,7 +90,8 @@ func (p *Pool) updateRegistry(ctx context.Context) error {
 }
 
 // giveWay releases the lock "grow", so that the waiting ADDs can take it. It takes the lock again when no ADD waits any
-// more, or after a second: at once, it could overtake these ADDs. It returns a function that releases the lock again.
+// more, or after a second. If it took the lock at once, it could overtake the waiting ADDs. It returns a function that
+// releases the lock again.
 func (p *Pool) giveWay(ctx context.Context, unlock func()) (func(), error) {
 	const most, look = time.Second, 10 * time.Millisecond
 	unlock()
