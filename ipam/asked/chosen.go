@@ -86,8 +86,8 @@ func (p *Node) canServe(s *registry.State, at lease.Place, f lease.Family) bool 
 	return len(at.Pick(s, one, time.Now())) > 0 || book.Room(s, at.ENI, f) > 0
 }
 
-// onOtherENIError returns an error if a chosen address is on an ENI of this node that cannot serve the pod now. A new
-// ENI would not help, because it could not get this address.
+// onOtherENIError returns an error if an ENI of this node has a chosen address. placeFor has found that this ENI cannot
+// serve the pod now. A new ENI would not help, because the new ENI could not get the address.
 func (p *Node) onOtherENIError(s *registry.State) error {
 	for _, a := range p.Policy.Choice.Addrs {
 		if id, _ := s.ENIOf(a); id != "" {
@@ -108,8 +108,9 @@ func canTake(s *registry.State, at lease.Place, a netip.Addr) bool {
 }
 
 // checkTaken asks EC2 which ENIs of the subnet have the chosen addresses, as single addresses or in prefixes. If an ENI
-// of this node has one that the registry does not know, checkTaken corrects the registry, and returns true. If a
-// foreign ENI, or an ENI that the registry lacks, has one, checkTaken calls followAddr.
+// of this node has a chosen address that the registry does not show there, checkTaken corrects the registry, and
+// returns true. If a chosen address is on a foreign ENI, or on an ENI that is not in the registry, checkTaken calls
+// followAddr.
 func (p *Node) checkTaken(ctx context.Context, s *registry.State, subnet string) (corrected bool, _ error) {
 	enis, err := p.DescribeENIs(ctx, aws.BySubnet(subnet))
 	if err != nil {

@@ -48,8 +48,8 @@ func (p *Node) followAddr(ctx context.Context, e aws.ENI, a netip.Addr) error {
 		e.Description)
 }
 
-// fixedAddrError returns an error if the address a cannot leave the ENI e, or if e does not belong to this cluster. No
-// node of this cluster releases an address of an ENI of others.
+// fixedAddrError returns an error if the address a cannot leave the ENI e, or if e does not belong to this cluster. If
+// the ENI belongs to others, no node of this cluster releases the ENI's addresses.
 func (p *Node) fixedAddrError(e aws.ENI, a netip.Addr) error {
 	const another = "ask for another address; "
 	primary := len(e.Addrs) > 0 && a == e.Addrs[0]
@@ -96,9 +96,9 @@ func placeText(e aws.ENI) string {
 	return "attached to nothing"
 }
 
-// maxAnswerAge is how long this node relies on EC2's answer that an instance has ended, because a stopped instance may
-// start again. Its boot takes longer than maxAnswerAge and the lag of EC2's answers together. After the boot, its first
-// ADD asks EC2 which addresses the instance has.
+// maxAnswerAge is how long this node relies on EC2's answer that an instance has ended. A stopped instance may start
+// again, but its boot takes longer than maxAnswerAge and the lag of EC2's answers together. After the boot, the first
+// ADD of the instance asks EC2 which addresses the instance has.
 const maxAnswerAge = 5 * time.Second
 
 // takeOverAddr unassigns an address from an ENI whose instance has ended. If the instance may still run, takeOverAddr
@@ -114,8 +114,8 @@ func (p *Node) takeOverAddr(ctx context.Context, e aws.ENI, a netip.Addr) (taken
 	}
 	asked, up := time.Now(), registry.Uptime()
 	state, err := p.StateOf(ctx, instance)
-	// An empty state.Name means that EC2 does not show the instance: it has ended long ago, or is new. If the ENI is
-	// attached to it, it is perhaps new, and keeps the address.
+	// An empty state.Name means that EC2 does not show the instance: the instance has ended long ago, or is new. If the
+	// ENI is attached to the instance, the instance is perhaps new, and the ENI keeps the address.
 	if err != nil || !state.Ended() || state.Name == "" && e.Instance != "" {
 		return false, err
 	}

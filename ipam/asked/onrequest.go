@@ -150,7 +150,8 @@ func tagSetsText(all []map[string]string) string {
 	return strings.Join(texts, ", or ")
 }
 
-// withZoneCIDRs adds the CIDRs of the ENI's subnet to the ENI. It refuses an ENI of another zone.
+// withZoneCIDRs returns the ENI e with the CIDRs of its subnet. If the subnet is not in this node's zone, withZoneCIDRs
+// returns an error.
 func (p *Node) withZoneCIDRs(ctx context.Context, s *registry.State, e aws.ENI) (aws.ENI, error) {
 	subnets, err := p.DescribeSubnets(ctx, e.VPC, s.Instance.Zone)
 	if err != nil {
