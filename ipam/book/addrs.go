@@ -173,8 +173,8 @@ func Restore(s *registry.State, id string, x Releasable) {
 	}
 }
 
-// NoteRelease writes an intent for each address in x that a pod had chosen, before a process releases x to EC2. If this
-// process is killed, a later process finds the intent, and finishes the release.
+// NoteRelease writes an intent for each chosen address in x. A process calls NoteRelease before it releases x to EC2.
+// If this process is killed, a later process finds the intent, and finishes the release.
 func NoteRelease(s *registry.State, id string, x Releasable) {
 	NoteNamed(s, id, x.Only(func(a netip.Addr) bool { _, owned := s.Owners[a]; return owned },
 		func(netip.Prefix) bool { return false }))
@@ -197,8 +197,8 @@ func EndRelease(s *registry.State, x Releasable) {
 }
 
 // LeftReleases returns the intents of releases that a later process has to finish, because an earlier process was
-// killed or got no answer. It deletes an intent if the registry has the address again, because the address is then like
-// any other. It also deletes an intent if the registry no longer has the ENI.
+// killed or got no answer. If the registry has the address of an intent again, no process has to finish the release, so
+// LeftReleases deletes the intent. It also deletes an intent if the registry no longer has the ENI.
 func LeftReleases(s *registry.State) (left []registry.Intent) {
 	for token, i := range s.Intents {
 		if !lease.ReleasesChosen(i) {
@@ -229,9 +229,9 @@ func LeftRelease(s *registry.State, a netip.Addr) (i registry.Intent, left bool)
 // contains the address. All other intents have the client tokens of their calls as keys.
 func releaseKey(a netip.Addr) string { return "release " + a.String() }
 
-// GiveChosen records the owners of the free addresses of an ENI that interrupted calls have assigned. The owner of such
-// an address is the pod that has chosen it. For this pod, the address need not cool, because no other pod of this node
-// has had it.
+// GiveChosen goes through the intents of an ENI. If an intent names a free address, GiveChosen records the pod that has
+// chosen this address as the owner. For this pod, the address need not cool, because no other pod of this node has had
+// the address.
 func GiveChosen(s *registry.State, eni string) {
 	for _, i := range s.Intents {
 		if i.ENI == eni && i.Pod.Name != "" && s.Free.Has(i.Addr) {

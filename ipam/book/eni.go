@@ -45,15 +45,16 @@ func Serve(s *registry.State, id, pool string) {
 	})
 }
 
-// IsBoot reports whether an ENI is the boot ENI of this instance. Only metadata says this, and the registry's entry
-// known has metadata's answer. EC2's description e has the ENI's slot.
+// IsBoot reports whether an ENI is the boot ENI of this instance. The registry's entry known may have metadata's answer
+// to this question. Without this answer, the slot of the ENI decides, and EC2's description e has the slot.
 func IsBoot(known registry.ENI, e aws.ENI) bool {
 	known.Index, known.Card = e.Index, e.Card
 	return known.IsBoot()
 }
 
-// Label returns known, the registry's entry of an ENI, with what EC2's description e and its tags say. If a tag is
-// missing, Label leaves the tag's field as it is: a node without permission to create tags makes ENIs without tags.
+// Label completes known, the registry's entry of an ENI, from EC2's description e, and returns the entry. If a tag is
+// missing, Label leaves the tag's field as it is, because a node without permission to create tags makes ENIs without
+// tags.
 func Label(known registry.ENI, e aws.ENI) registry.ENI {
 	if e.Tags[TagPool] != "" {
 		known.Pool = PoolOf(e)
@@ -116,8 +117,8 @@ func MarkProvisioning(s *registry.State, id string, provisioning bool) {
 	s.Edit(id, func(e *registry.ENI) { e.Provisioning = provisioning })
 }
 
-// EndProvision records that a Provision has returned the ENI to the operator. It deletes the intents to attach the ENI,
-// with which a later process would continue the Provision.
+// EndProvision records that a Provision has returned the ENI to the operator. It also deletes the intents to attach the
+// ENI. Otherwise a later process would continue the Provision.
 func EndProvision(s *registry.State, id string) {
 	MarkProvisioning(s, id, false)
 	maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool {

@@ -80,9 +80,9 @@ func Begun(s *registry.State, id string) bool {
 	return false
 }
 
-// Unrecorded reports whether the ENI e is attached to this instance, but not in the registry yet, although i is an
-// intent to attach it. If a pod has asked for e, the pod's growth keeps i, because i shows that no pod has had an
-// address of e: see Begun. Any other growth deletes i. Otherwise each later growth would ask EC2 about e again.
+// Unrecorded reports whether i is an intent to attach an ENI, and e is attached to this instance, but not in the
+// registry yet. The intent i shows that no pod has had an address of e: see Begun. So the growth of a pod that asks for
+// e keeps i. Any other growth deletes i. Otherwise each later growth would ask EC2 about e again.
 func Unrecorded(s *registry.State, i registry.Intent, e aws.ENI) bool {
 	_, known := s.ENIs[e.ID]
 	return i.Action == AttachAction && e.Instance == s.Instance.ID && !known
@@ -106,8 +106,7 @@ func Unknowns(s *registry.State) (all []registry.Intent) {
 	return all
 }
 
-// LeftAny reports whether an intent has the ID of an ENI's attachment. DeleteOnTermination of such an attachment is not
-// set yet.
+// LeftAny reports whether an intent has the ID of an attachment. DeleteOnTermination of this attachment is not set yet.
 func LeftAny(s *registry.State) bool {
 	for _, i := range s.Intents {
 		if i.Attachment != "" {
@@ -117,9 +116,9 @@ func LeftAny(s *registry.State) bool {
 	return false
 }
 
-// PreventSecond calls LookOnly for all intents if an unfinished creation may already have made its ENI. This is so if
-// enis, EC2's answer, has an unattached ENI about which earlier has neither an entry nor an intent. The argument
-// earlier is the state before this process finished the calls of other processes.
+// PreventSecond calls LookOnly for all intents if an unfinished creation may already have made its ENI. The argument
+// earlier is the state before this process finished the calls of other processes. An unattached ENI in enis, EC2's
+// answer, may come from an unfinished creation if earlier has neither an entry nor an intent for this ENI.
 func PreventSecond(s, earlier *registry.State, enis []aws.ENI) {
 	for _, e := range enis {
 		_, detached := earlier.ENIs[e.ID] // an operator or another program has detached the ENI

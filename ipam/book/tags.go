@@ -13,17 +13,17 @@ import (
 )
 
 // The tags of an ENI that this suite has created. EC2 sets them in the call that creates the ENI, so that they do not
-// depend on a second call. ENIs of a role without permission to create tags have none: see Untagged.
+// depend on a second call. If the role has no permission to create tags, the node's ENIs have none: see Untagged.
 const (
 	TagManaged  = "cni-ipvlan-vpc-k8s/managed"
 	TagInstance = "cni-ipvlan-vpc-k8s/instance"
 	TagPool     = "cni-ipvlan-vpc-k8s/pool"
 
-	// TagKeep is for a collection that does not know all conflists (see heedConflists in package less), after a boot
-	// and before the first ADD of the pool. Only with the value "false" may this collection release the ENI and its
-	// addresses. The first ADD records what its configuration says, and the record then counts instead of the tag. Only
-	// ENIs that a growth has created have this tag, and it never changes, even if an operator later adds
-	// skipDeallocation.
+	// TagKeep is for a collection that does not know all conflists: see heedConflists in package less. Between a boot
+	// and the first ADD of the pool, such a collection releases the ENI and its addresses only if the value is "false".
+	// The first ADD of the pool records what the configuration says. From then on, collections use this record, and not
+	// the tag. Only ENIs that a growth has created have this tag. The value never changes, even if an operator later
+	// adds skipDeallocation.
 	TagKeep = "cni-ipvlan-vpc-k8s/keep"
 )
 
@@ -59,8 +59,8 @@ func taggedForPods(e aws.ENI) bool { return e.Tags[TagManaged] != "" || e.Tags[T
 func PoolUnknown(e aws.ENI) bool { return ForPods(e) && !taggedForPods(e) }
 
 // GroupsOf returns the security groups that the registry records for an ENI. lease.Policy.Misfit compares them with the
-// configuration. For an ENI that was created for pods, as its tags show, GroupsOf returns nil, so that Misfit compares
-// no groups. No caller passes the boot ENI.
+// configuration. If the tags show that the ENI was created for pods, GroupsOf returns nil, so that Misfit compares no
+// groups. No caller passes the boot ENI.
 func GroupsOf(e aws.ENI) []string {
 	if taggedForPods(e) {
 		return nil
