@@ -91,8 +91,8 @@ func addRefusal(s *registry.State, action, about string, e *aws.Error, lasts tim
 		"action", action, "about", about, "error", e)
 }
 
-// StandingRefusal returns EC2's error if the registry has an unexpired refusal of the action: of the action in general,
-// or for one of the given ENIs and subnets.
+// StandingRefusal returns EC2's error if the registry has an unexpired refusal of the action. The refusal is about the
+// action in general, or about one of the given ENIs and subnets.
 func StandingRefusal(s *registry.State, action string, about ...string) error {
 	now := time.Now()
 	for _, id := range append(about, "") {
@@ -158,9 +158,9 @@ func (p *Node) NoteRefusal(ctx context.Context, action string, o Object, err err
 }
 
 // GoesOn reports whether err is a refusal of only one ENI or one subnet, so that a growth may try another. The argument
-// managed is true if this node has created the ENI. For any other ENI, a missing permission is also a refusal of only
-// this ENI: a good IAM policy lets the role change only ENIs with the node's tags, and ENIs of the original plugin have
-// none.
+// managed is true if this node has created the ENI. If managed is false, a missing permission also counts as a refusal
+// of only this ENI. A good IAM policy lets the role change only ENIs with the node's tags, and ENIs of the original
+// plugin have no such tags.
 func GoesOn(err error, managed bool) bool {
 	r, ok := aws.RefusalOf(err)
 	return ok && (r.Scope == aws.ScopeENI || r.Scope == aws.ScopeSubnet || !managed && aws.NotAllowed(err))
