@@ -34,7 +34,7 @@ const lastSubnets = "ec2-last-subnets.json"
 
 const (
 	KeptLife = 10 * time.Minute // the greatest age of a kept answer that a process uses
-	JustNow  = 2 * time.Minute  // for so long after a time in NotBefore, processes assume that EC2 still throttles
+	JustNow  = 2 * time.Minute  // how long EC2 counts as throttling after a time in NotBefore
 )
 
 // A reply is EC2's answer to a question, with the question and the time when a process asked it.
@@ -77,7 +77,8 @@ func keptAnswer[T any](p *Node, file string) (a reply[T], ok bool) {
 	return a, err == nil && age >= 0 && age < KeptLife
 }
 
-// keepAnswer writes an answer to a file for the next process, if EC2 throttles this node.
+// keepAnswer writes an answer to a file for the next process. If EC2 does not throttle this node, keepAnswer writes
+// nothing.
 func keepAnswer[T any](p *Node, file string, a reply[T]) {
 	if s, err := p.Registry.View(); err != nil || !Throttled(s) {
 		return
@@ -175,8 +176,8 @@ func (p *Node) OursNow(ctx context.Context, s *registry.State) ([]aws.ENI, time.
 	return all, asked, err
 }
 
-// KeepMade keeps two answers of EC2 for the next process, if EC2 throttles: the description e of a new ENI that this
-// process could not attach, and the list seen of the attached ENIs.
+// KeepMade keeps two answers of EC2 for the next process, if EC2 throttles. The first is the description e of a new ENI
+// that this process could not attach. The second is seen, the list of the attached ENIs.
 func (p *Node) KeepMade(instance string, e aws.ENI, seen Attached) {
 	if before, ok := p.keptENI(instance); ok && before.ID == e.ID {
 		return // the ENI is kept already, and no process has asked EC2 since
@@ -198,7 +199,7 @@ func (p *Node) keptENI(instance string) (e aws.ENI, ok bool) {
 }
 
 // Made returns the ENI that KeepMade has kept for the next process. If the registry has another intent with an unknown
-// outcome, Made returns no ENI, because that intent may be for the attachment of an ENI.
+// outcome, Made returns no ENI, because the call of that intent may have attached an ENI.
 func (p *Node) Made(s *registry.State) (e aws.ENI, ok bool) {
 	begun := book.Unknowns(s)
 	if len(begun) != 1 || begun[0].Action != book.AttachAction || s.Rebuilt.Unconfirmed {

@@ -55,8 +55,8 @@ func (p *Node) Correct(ctx context.Context, shownENIs []aws.ENI) error {
 	})
 }
 
-// Agree removes an address or a prefix from the registry if EC2's description of its ENI does not show it. The argument
-// askedAt is when a process asked EC2 for the descriptions enis.
+// Agree compares the registry with enis, EC2's descriptions of ENIs. It removes from the registry the addresses and
+// prefixes that EC2 does not show. The argument askedAt is when a process asked EC2 for the descriptions.
 func Agree(s *registry.State, enis []aws.ENI, askedAt time.Time) {
 	askedAt = registry.ToCurrentClock(askedAt)
 	for _, e := range enis {
@@ -74,8 +74,9 @@ func Agree(s *registry.State, enis []aws.ENI, askedAt time.Time) {
 }
 
 // lostAddrs returns the addresses and prefixes of known, the registry's entry of an ENI, that e does not show. The
-// argument e is the answer of metadata or EC2 to a question at the time askedAt. What was too new then is not lost: see
-// MayLackAddr and MayLack. The primary address is not lost either, because it cannot leave its ENI.
+// argument e is the answer of metadata or EC2 to a question at the time askedAt. lostAddrs leaves out addresses and
+// prefixes that were too new at the time askedAt: see MayLackAddr and MayLack. It also leaves out the primary address,
+// because this address cannot leave its ENI.
 func lostAddrs(s *registry.State, known registry.ENI, e aws.ENI, askedAt time.Time) book.Releasable {
 	x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
 	for _, a := range known.Addrs {
@@ -91,13 +92,13 @@ func lostAddrs(s *registry.State, known registry.ENI, e aws.ENI, askedAt time.Ti
 	return x
 }
 
-// MayLack reports whether EC2's answer to a question at askedAt may lack a change of the time changedAt, because EC2's
-// descriptions lag.
+// MayLack reports whether EC2's answer may lack a change, because EC2's descriptions lag. A process asked EC2 at
+// askedAt, and the change was at changedAt.
 func MayLack(changedAt, askedAt time.Time) bool { return !changedAt.Before(askedAt.Add(-Settled)) }
 
 // MayLackAddr reports whether EC2's answer to a question at askedAt may lack the address a of the ENI e, because a is
-// new. An address is old if its ENI last grew long ago, or its prefix is old. It is also old if it had a lease long
-// ago: on a busy node, the ENIs grow all the time.
+// new. An address is old if its ENI last grew long ago, or its prefix is old. The ENIs of a busy node grow all the
+// time, so an address is also old if it had a lease long ago.
 func MayLackAddr(s *registry.State, e registry.ENI, a netip.Addr, askedAt time.Time) bool {
 	since := e.Grown
 	for _, b := range e.Prefixes {

@@ -133,8 +133,8 @@ func (l discovery) learnAddrs(e aws.ENI) {
 		switch {
 		case boot && l.used.Node[a] || first && a.Is4():
 			l.Free.Delete(a) // an earlier version of this suite recorded it as free
-		// Mostly, the boot ENI had its first IPv6 address at the boot, and it is the node's own. Otherwise EC2 has
-		// assigned it later, for pods, and the registry has it as free, or a pod has it.
+		// Mostly, the boot ENI has had its first IPv6 address since the boot, and the address is the node's own. If EC2
+		// has assigned this address later, for pods, the registry has the address as free, or a pod has it.
 		case first && !l.Free.Has(a) && l.used.Of(e.MAC, a) == "":
 		default:
 			l.learnAddr(e.ID, a)
@@ -178,7 +178,8 @@ func (l discovery) learnAddr(eni string, a netip.Addr) {
 	}
 }
 
-// LearnUsed records an address of an ENI as Learn does. The argument used is the result of a look at the kernel.
+// LearnUsed records an address of an ENI in the same way as Learn. The argument used is the result of a look at the
+// kernel.
 func LearnUsed(s *registry.State, used lease.Used, eni string, a netip.Addr, now time.Time) {
 	discovery{State: s, used: used, now: now}.learnAddr(eni, a)
 }

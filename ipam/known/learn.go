@@ -45,8 +45,8 @@ func (p *Node) Learn(ctx context.Context) error {
 }
 
 // LearnWith does what Learn does, and returns the ENIs that metadata shows. It asks EC2 only if ask is true. The
-// function usedOf gets these ENIs, and returns the addresses in use. If it does not read the namespaces, it returns a
-// partial [lease.Used], and each address counts as used.
+// function usedOf gets these ENIs, and returns the addresses in use. If usedOf does not read the namespaces, it returns
+// a partial [lease.Used], and each address counts as used.
 func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) lease.Used) ([]aws.ENI, error) {
 	instance, err := p.Cloud.Instance(ctx)
 	if err != nil {
@@ -144,9 +144,9 @@ func isNew(s *registry.State, e aws.ENI) bool {
 		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), newPrefix)
 }
 
-// describeNew asks EC2 for all ENIs of the instance, if the tags of an ENI are unknown, or hasNews returns true for
-// one. If it does not ask, described is nil. The tags name the pool of an ENI, and may forbid changes. If EC2 does not
-// answer, tagsUnknown says why. With several pools, a missing answer about tags is an error. The boot ENI needs no
+// describeNew asks EC2 for all ENIs of the instance, if the tags of an ENI are unknown, or if hasNews returns true for
+// an ENI. If it does not ask, described is nil. The tags name the pool of an ENI, and may forbid changes. If EC2 does
+// not answer, tagsUnknown says why. With several pools, a missing answer about tags is an error. The boot ENI needs no
 // tags.
 func (p *Node) describeNew(
 	ctx context.Context, instance string, enis []aws.ENI,
@@ -218,8 +218,8 @@ func (p *Node) whyTagsUnknown(err error) string {
 	return registry.NotAsked
 }
 
-// LearnShown adds to the registry the ENIs that EC2 shows as attached, and that metadata does not show yet. Without
-// them, the node would count too few ENIs, and would try to attach one too many.
+// LearnShown adds to the registry those attached ENIs that metadata does not show yet. Without these ENIs, the node
+// would count too few ENIs, and would try to attach one ENI too many.
 func (p *Node) LearnShown(ctx context.Context, s *registry.State, attached []aws.ENI) error {
 	shown := map[string]aws.ENI{}
 	for _, e := range attached {
@@ -251,15 +251,16 @@ func (p *Node) LearnShown(ctx context.Context, s *registry.State, attached []aws
 }
 
 // anyUsed reports whether a namespace has an address of the ENIs, or the node has a host route to one. It ignores the
-// node's own IPv6 addresses, because the kernel itself makes a host route to an address from DHCPv6.
+// node's own IPv6 addresses: if the node gets an address by DHCPv6, the kernel itself makes a host route to this
+// address.
 func anyUsed(enis []aws.ENI, used lease.Used) bool {
 	return used.Partial || slices.ContainsFunc(enis, func(e aws.ENI) bool {
 		return used.Any(e.MAC, func(a netip.Addr) bool { return book.Carries(e, a) && !used.Node[a] })
 	})
 }
 
-// AdoptAttached records attached ENIs in the registry, from EC2's descriptions enis. It takes all ENIs at once, because
-// it takes long to read the namespaces of many pods.
+// AdoptAttached records attached ENIs in the registry, from EC2's descriptions enis. It records all ENIs at once,
+// because each read of the namespaces takes long if there are many pods.
 func (p *Node) AdoptAttached(ctx context.Context, enis []aws.ENI) error {
 	if len(enis) == 0 {
 		return nil

@@ -52,8 +52,8 @@ func (p *Node) NoteDetached(ctx context.Context, force bool) {
 
 // NoteAttached records which ENIs EC2 showed as attached to this instance. An ENI that EC2 did not show may be
 // detached, or too new for EC2's answer. So it counts as detached only if its link is missing, too. The link of a
-// foreign ENI, or of a whole ENI of a pod, may be in another namespace. Such an ENI counts as detached unless it is
-// new.
+// foreign ENI, or of a whole ENI of a pod, may be in another namespace. If EC2 did not show such an ENI, and the ENI is
+// not new, it counts as detached.
 func NoteAttached(s *registry.State, attached []aws.ENI, askedAt time.Time) {
 	askedAt = registry.ToCurrentClock(askedAt)
 	here := slices.DeleteFunc(slices.Clone(attached), func(e aws.ENI) bool { return e.Instance != s.Instance.ID })
@@ -74,7 +74,7 @@ func NoteAttached(s *registry.State, attached []aws.ENI, askedAt time.Time) {
 	}
 }
 
-// detachedENIs lists the ENIs that are no longer attached to this instance, without draining ENIs.
+// detachedENIs lists the ENIs that are no longer attached to this instance. It leaves out draining ENIs.
 func detachedENIs(s *registry.State) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.ENIs)), func(id string) bool {
 		e := s.ENIs[id]
@@ -116,8 +116,8 @@ func (p *Node) forgetIfLost(ctx context.Context, id string, e registry.ENI) erro
 			e.Attach()
 			s.ENIs[id] = e
 		case ours:
-			// The ENI stays until a collection deletes it. When the node recorded it, EC2 perhaps did not report its
-			// tags.
+			// The ENI stays until a collection deletes it. The registry perhaps lacks the tags of the ENI, and EC2
+			// reports them now.
 			s.ENIs[id] = book.Label(e, enis[0])
 		case len(enis) == 0 && (time.Since(e.Grown) <= Settled || time.Since(e.Missed) <= Settled):
 			// EC2's descriptions lag, so the ENI may exist although EC2 does not show it

@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// AskTags asks EC2 for the tags of the node's ENIs, if EC2 has not answered yet about one of them (NotAsked). If EC2
-// does not answer now, this ENI serves no pods, and the growth continues.
+// AskTags asks EC2 for the tags of the node's ENIs, if the TagsUnknown of an ENI is NotAsked. If EC2 does not answer,
+// this ENI serves no pods, and the growth continues.
 func (p *Node) AskTags(ctx context.Context, s *registry.State) (*registry.State, error) {
 	const patience = 5 * time.Second
 	notAsked := func(e registry.ENI) bool { return e.TagsUnknown == registry.NotAsked }
@@ -50,8 +50,8 @@ func (p *Node) AskTags(ctx context.Context, s *registry.State) (*registry.State,
 	return s, err
 }
 
-// AskSubnets asks EC2 for the tags of subnets, if an ENI may fit the pool because of them: see lease.Policy.Unclear. If
-// EC2 does not answer, the ENI serves no pods, and the growth continues.
+// AskSubnets asks EC2 for the tags of subnets, if these tags decide whether an ENI fits the pool: see
+// lease.Policy.Unclear. If EC2 does not answer, the ENI serves no pods, and the growth continues.
 func (p *Node) AskSubnets(ctx context.Context, s *registry.State) (*registry.State, error) {
 	unclear := func(e registry.ENI) bool {
 		return e.Pool == p.Policy.Pool && p.Policy.Serves(e) && p.Policy.Unclear(e)

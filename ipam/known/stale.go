@@ -27,10 +27,10 @@ import (
 // The node trusts metadata alone if no process of the node unassigns anything (see TrustsMetadata), or if the role has
 // no permission to ask EC2.
 
-// TrustsMetadata reports whether no process of this node changes anything in EC2, so that metadata cannot lag behind
-// such a change. "provision": "none" does not prove this, because another network of the node may allow changes. A
-// collection knows all networks of the conflists, and sets Changes of its policy if one of them allows changes. An ADD
-// knows only its own network. But ReleasedMark shows it whether the node has released something since the boot.
+// TrustsMetadata reports whether this node changes nothing in EC2. "provision": "none" does not prove this, because
+// another network of the node may allow changes. A collection knows all networks of the conflists, and its policy has
+// Changes if one of these networks allows changes. An ADD knows only its own network. But an ADD sees by ReleasedMark
+// whether the node has released something since the boot.
 func (p *Node) TrustsMetadata() bool {
 	return p.Policy.Provision == lease.ProvisionNone && !p.Policy.Changes && !p.Registry.Marked(ReleasedMark)
 }
@@ -41,8 +41,8 @@ func (p *Node) doubtsMetadata(tagsUnknown string) bool {
 	return tagsUnknown != registry.NotAllowed && !p.TrustsMetadata()
 }
 
-// hasNews reports whether metadata shows an address or a prefix of the ENI that is new to the registry, and that the
-// ENI can have. It also returns true for a boot ENI that EC2 has not confirmed.
+// hasNews reports whether metadata shows an address or a prefix that is new to the registry, and that the ENI can have.
+// It also returns true for a boot ENI that EC2 has not confirmed.
 func hasNews(s *registry.State, e aws.ENI) bool {
 	known := s.ENIs[e.ID]
 	known.Boot = known.Boot || e.Boot
@@ -59,9 +59,9 @@ func hasNews(s *registry.State, e aws.ENI) bool {
 		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), isNewPrefix))
 }
 
-// confirmed reports whether the node can trust that an ENI has an address. It trusts the kernel first, and then EC2's
-// description of the ENI. Without both, it trusts metadata if the registry has the address, or if doubtsMetadata is
-// false.
+// confirmed reports whether the node can trust that an ENI has an address. It trusts the kernel first. If the kernel
+// does not show the address, EC2's description of the ENI decides. If there is no description, confirmed trusts
+// metadata if the registry has the address, or if doubtsMetadata is false.
 func (l discovery) confirmed(e aws.ENI, a netip.Addr) bool {
 	known := l.ENIs[e.ID]
 	d, asked := l.described[e.ID]
@@ -90,9 +90,9 @@ func recentlyGone(s *registry.State, a netip.Addr, now time.Time, lag time.Durat
 	return unassigned && now.Sub(gone) < lag
 }
 
-// tagsUnknownOf returns the TagsUnknown of an ENI whose tags EC2 has not returned for this reason. The boot ENI needs
-// no tags, but EC2 must confirm its addresses before it serves pods. If the role has no permission to ask EC2, the boot
-// ENI would wait for ever, so tagsUnknownOf returns "".
+// tagsUnknownOf returns the value of TagsUnknown for an ENI. The argument reason says why EC2 has not returned the tags
+// of the ENI. The boot ENI needs no tags, but EC2 must confirm its addresses before it serves pods. If the role has no
+// permission to ask EC2, the boot ENI would wait for ever, so tagsUnknownOf returns "".
 func tagsUnknownOf(e registry.ENI, reason string) string {
 	if e.IsBoot() && reason == registry.NotAllowed {
 		return ""
@@ -101,8 +101,8 @@ func tagsUnknownOf(e registry.ENI, reason string) string {
 }
 
 // withDescription completes the registry's entry of an ENI from EC2's description d, and returns the entry. If EC2 has
-// not described the ENI before, only metadata has shown its addresses, and no pod has got one. So withDescription
-// removes those that d does not have.
+// not described the ENI before, only metadata has shown its addresses, and no pod has got such an address. So
+// withDescription removes the addresses that d does not have.
 func withDescription(s *registry.State, id string, d aws.ENI) registry.ENI {
 	if d.ID == id && s.ENIs[id].TagsUnknown == registry.NotAsked {
 		dropUnconfirmed(s, []aws.ENI{d}, time.Time{})

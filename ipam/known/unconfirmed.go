@@ -27,9 +27,9 @@ import (
 // its boot, and the addresses are unconfirmed. The mark is a file in /run, which is empty after a boot.
 //
 // In one case, a pod may get an address that the node no longer has. The node unassigns the address of its last pod,
-// and within seconds another program deletes the directory of the registry, with the mark. Then nothing on the node
-// shows that the address is gone. Without a mark, a network with "provision": "none" trusts metadata, even if another
-// network of the node allows changes.
+// and within seconds another program deletes the directory of the registry. The mark is in this directory. So nothing
+// on the node shows any more that the address is gone. Without a mark, a network with "provision": "none" trusts
+// metadata, even if another network of the node allows changes.
 
 // ReleasedMark is the name of a mark: this node has begun to release addresses or an ENI to EC2. A process writes the
 // mark before its call to EC2. Earlier versions of this suite use the same name.
@@ -77,8 +77,8 @@ func Confirm(s *registry.State, enis []aws.ENI, askedAt time.Time) (sure bool) {
 
 // dropUnconfirmed removes from the registry the unconfirmed addresses and prefixes that enis does not show. The
 // argument enis is the answer of EC2 or metadata. An address is unconfirmed if it is free, and became free at rebuiltAt
-// or later. A prefix is unconfirmed if the registry got it at rebuiltAt or later, and no pod uses its addresses. An ENI
-// may also have a single address in the range of the prefix: it does not belong to the prefix.
+// or later. A prefix is unconfirmed if the registry got it at rebuiltAt or later, and no pod uses its addresses. A
+// single address of the ENI may be in the range of the prefix. Such an address does not belong to the prefix.
 func dropUnconfirmed(s *registry.State, enis []aws.ENI, rebuiltAt time.Time) {
 	for _, e := range enis {
 		x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
@@ -110,8 +110,9 @@ func dropUnseen(s *registry.State, enis []aws.ENI, rebuiltAt time.Time) {
 }
 
 // ConfirmByMetadata does what Confirm does, but without EC2. It is for a role that has no permission to ask EC2, and
-// for a node that changes nothing in EC2. It compares the registry with metadata when StaleMetadata has passed since
-// the rebuild, because metadata then shows all changes. It removes no ENI, and ends no intents.
+// for a node that changes nothing in EC2. It does nothing until StaleMetadata has passed since the rebuild. From then
+// on, metadata shows all changes, and ConfirmByMetadata compares the registry with metadata. It removes no ENI, and
+// ends no intents.
 func (p *Node) ConfirmByMetadata(ctx context.Context) (sure bool, err error) {
 	s, err := p.Registry.View()
 	if err != nil {
