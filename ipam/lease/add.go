@@ -16,8 +16,8 @@ import (
 )
 
 // Add leases the addresses for an ADD, and returns the ADD's result. If no address is free, it gets one from the
-// Source. It also returns when the last lease of this ADD began, even if Add fails. This time is zero if the attachment
-// had an address before this ADD.
+// Source. The result since is the time when the last lease of this ADD began, also if Add fails. It is zero if the
+// attachment had an address before this ADD.
 func Add(
 	ctx context.Context, r *plugin.Request[Config], from Source,
 ) (res *types100.Result, since time.Time, err error) {
@@ -45,8 +45,8 @@ func Add(
 }
 
 // Each calls add once for every interface of an attachment, with a pool that has the interface's policy. If add fails
-// for one of several interfaces, Each ends the leases of all, unless the attachment had addresses before this ADD. It
-// returns fresh as true if the attachment had none.
+// for one of several interfaces, Each ends the leases of all interfaces. But if the attachment had addresses before
+// this ADD, all leases stay. The result fresh is true if the attachment had no address before.
 //
 // Interfaces with chosen addresses come first: if the pod cannot have such an address, nothing has changed for the
 // other interfaces yet. Interfaces with a chosen ENI come last: otherwise each repetition of a failing ADD would attach
@@ -81,7 +81,7 @@ func (p *Pool) Each(
 }
 
 // checkComplete returns an error if an interface has no lease, although this ADD has leased addresses for each. The
-// registry was then lost while the ADD ran. Without the error, other pods would get the lost addresses.
+// registry was then lost while the ADD ran. Without the error, this pod would use addresses that other pods can get.
 func (p *Pool) checkComplete(o Owner, policies []Policy) error {
 	if len(policies) == 1 {
 		return nil

@@ -50,9 +50,9 @@ func (policy Policy) usesENI(id string, e registry.ENI) bool {
 		policy.Misfit(e) == ""
 }
 
-// Apart returns the name of a pod with which the choosing pod cannot share the ENI, because one of them has or wants
-// the whole ENI. If there is no such pod, Apart returns "". A pod that asks for no ENI gets no address of a whole ENI,
-// because a whole ENI is in a pool of its own: see derivedName.
+// Apart returns the name of a pod that uses the ENI, if the choosing pod cannot share the ENI with it. One of the two
+// pods then has or wants the whole ENI. If there is no such pod, Apart returns "". A pod that asks for no ENI gets no
+// address of a whole ENI, because a whole ENI is in a pool of its own: see derivedName.
 func (c Choice) Apart(s *registry.State, id string) (user string) {
 	if c.ENI == "" && !c.Exclusive {
 		return ""

@@ -51,8 +51,8 @@ func onENI(s *registry.State, r *plugin.Request[Config], a netip.Addr) error {
 // whether the kernel shows the addresses of prevResult at the attachment's interfaces.
 //
 // checkFound does not write the attachment's key into the lease. A runtime may call CHECK and DEL for an old container
-// whose address a running pod now has. With the key of the old container, its DEL would end the running pod's lease. A
-// lease without a key stays as long as the kernel shows a user of the address.
+// whose address a running pod now has. If the lease had the key of the old container, the DEL of the old container
+// would end the running pod's lease. A lease without a key stays as long as the kernel shows a user of the address.
 func checkFound(ctx context.Context, s *registry.State, r *plugin.Request[Config]) error {
 	if r.Prev == nil || len(r.Prev.IPs) == 0 {
 		return fmt.Errorf("%s has no lease", key(r))

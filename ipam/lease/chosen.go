@@ -18,8 +18,8 @@ import (
 // get it. This is safe: another host that remembers the address remembers the same pod.
 
 // hasCooled reports whether the pod can have the address that it has chosen. The last owner of the address need not
-// wait, unless the registry's free addresses are unconfirmed. For any other pod, the address must have become free
-// before cutoff, or no pod of this node has had it.
+// wait, unless the registry's free addresses are unconfirmed. Any other pod can have the address if it became free
+// before cutoff, or if no pod of this node has had it.
 func (c Choice) hasCooled(s *registry.State, a netip.Addr, cutoff time.Time) bool {
 	if s.Leases.Has(a) {
 		return false
@@ -56,9 +56,9 @@ func (policy Policy) refusal(s *registry.State, o Owner, now time.Time) error {
 	return nil
 }
 
-// checkHeld returns an error if the pod's request does not fit the addresses addrs on the ENI eni, which the attachment
-// has from an earlier ADD. If the ENI's pool or the requested pool is derived, both must be the same. Configured pools
-// may differ, because an operator may rename them.
+// checkHeld returns an error if the pod's request does not fit the addresses that the attachment has from an earlier
+// ADD. These are the addresses addrs, on the ENI eni. If the ENI's pool or the requested pool is derived, both must be
+// the same. Configured pools may differ, because an operator may rename them.
 func (policy Policy) checkHeld(s *registry.State, o Owner, eni string, addrs []netip.Addr) error {
 	c, e := policy.Choice, s.ENIs[eni]
 	l, _ := s.Leases.At(addrs[0])
@@ -119,8 +119,8 @@ func newENIs(s *registry.State, policies []Policy, now time.Time) int {
 	return alone + len(pools)
 }
 
-// checkMax returns an error if the pod would have too many interfaces, including those of its other ADDs. Multus makes
-// an ADD for each network of a pod, with the same container ID (the pod's sandbox).
+// checkMax returns an error if the pod would have too many interfaces. Interfaces of the pod's other ADDs count, too.
+// Multus makes an ADD for each network of a pod, with the same container ID (the pod's sandbox).
 func (c Choice) checkMax(s *registry.State, o Owner) error {
 	if c.Max == 0 {
 		return nil

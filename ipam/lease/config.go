@@ -22,7 +22,7 @@ type Config struct {
 	PoolConfig // the keys of the pool "default"
 	nic.Asked  // what a pod asks for
 
-	InterfaceIndex  int      `json:"interfaceIndex"`  // lowest device index whose ENI serves pods; 0: also the boot ENI
+	InterfaceIndex  int      `json:"interfaceIndex"`  // lowest device index of an ENI for pods; 0: also the boot ENI
 	RouteToVPCPeers bool     `json:"routeToVpcPeers"` // pods have routes through the ENI to the CIDRs of peered VPCs
 	RouteToCIDRs    []string `json:"routeToCidrs"`    // pods also have routes through the ENI to these CIDRs
 
@@ -147,8 +147,8 @@ const (
 	byVeth   = "veth"
 )
 
-// maxTimeout is the largest addTimeout, in seconds. With it, an ADD ends before the deadline of package plugin, which
-// is before the runtimes' deadlines.
+// maxTimeout is the largest addTimeout, in seconds. With this limit, an ADD ends before the deadline of package plugin.
+// The runtimes' deadlines are even later.
 const maxTimeout = int(registry.MostWait / time.Second)
 
 // maxReuseWait is the largest reuseIPWait, in seconds: a day.

@@ -89,8 +89,8 @@ func (p *Pool) stillUsed(place string, a netip.Addr) bool {
 	return used || err != nil
 }
 
-// Retain is CNI's GC. It ends the leases of the attachments of the network that are not in valid. A lease stays if the
-// kernel shows its address in use. If a namespace cannot be read, all leases stay.
+// Retain is CNI's GC. It ends the leases of the network's attachments, except the attachments in valid. A lease stays
+// if the kernel shows its address in use. If a namespace cannot be read, all leases stay.
 func (p *Pool) Retain(ctx context.Context, network string, valid []plugin.Attachment) error {
 	used := p.Used()
 	return p.Registry.Update(ctx, func(s *registry.State) error {

@@ -17,9 +17,9 @@ import (
 // registry. The Failure stays until an ADD of the same pool gets an address. If a subnet is full, it stays at least
 // until the time in its field Until.
 
-// recentFailure returns an error if another process has just asked EC2 for the owner, and has failed. So a hundred
-// waiting ADDs do not ask EC2 one after the other. The other process asked for the owner if the owner was already a
-// waiter at that time. The Failure of a full subnet is an error for later waiters, too.
+// recentFailure returns an error if another process has just asked EC2 on behalf of the owner, and has failed. So a
+// hundred waiting ADDs do not ask EC2 one after the other. The other process asked on behalf of the owner if the owner
+// was already a waiter at that time. The Failure of a full subnet is an error for later waiters, too.
 func (p *Pool) recentFailure(o Owner, takeErr error) error {
 	const justNow = 2 * time.Second
 	s, err := p.Registry.View()
@@ -72,8 +72,8 @@ func (p *Pool) delayCause(s *registry.State, o Owner) (what, hint string) {
 	return "that ADD has no answer yet", "see the log of the container runtime, and 'cni-ipvlan-vpc-k8s-tool status'"
 }
 
-// Throttled returns an error text, and its hint: this node waits until a time before it calls the EC2 action again.
-// Package aws has the same hint, but this package must not import package aws.
+// Throttled returns an error text and its hint. The text says when this node may call the EC2 action again. Package aws
+// has the same hint, but this package must not import package aws.
 func Throttled(action string, until time.Time) (text, hint string) {
 	return fmt.Sprintf("%s: EC2 throttles: this node waits until %s", action, until.Format(time.RFC3339)),
 		fmt.Sprintf("EC2 limits how often the whole account may call %s: to make fewer calls, use larger batches "+

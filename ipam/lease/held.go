@@ -49,8 +49,8 @@ func AnyToRelease(s *registry.State) bool {
 	return false
 }
 
-// ReleasesChosen reports whether an intent is for the release of one address to EC2: one that a pod had chosen, or that
-// an operator's command has named.
+// ReleasesChosen reports whether an intent is for the release of one address to EC2. A pod had chosen this address, or
+// an operator's command has named it.
 func ReleasesChosen(i registry.Intent) bool {
 	return slices.Contains(releaseActions, i.Action) && i.Addr.IsValid()
 }
@@ -74,7 +74,7 @@ const (
 )
 
 // askWhileHeld waits for the owner's turn, and then asks the source for addresses. While another node has the chosen
-// address, it waits without a lock, and asks again, until ctx is done.
+// address, askWhileHeld waits without a lock, and asks again, until ctx is done.
 func (p *Pool) askWhileHeld(ctx context.Context, o Owner, from Source) (Allocation, error) {
 	var held *plugin.Error
 	for wait := firstHeld; ; wait = min(2*wait, mostHeld) {

@@ -20,9 +20,9 @@ import (
 
 // NotesUse wraps the commands of a plugin that runs after ipam. If the kernel refuses a leased address, because another
 // slave of the ENI has it, NotesUse records that the address is in use. No pod then gets it until a collection has seen
-// that no namespace has it. The kernel refuses the address if an earlier pod's namespace still exists after its DEL,
-// which has removed the node's route. A search of all namespaces would find such addresses earlier, but would make
-// every ADD slower.
+// that no namespace has it. The kernel refuses the address if an earlier pod's namespace still exists after the DEL of
+// the earlier pod. That DEL has removed the node's route to the address. A search of all namespaces would find such
+// addresses earlier, but would make every ADD slower.
 func NotesUse[C any](c plugin.Commands[C]) plugin.Commands[C] {
 	add := c.Add
 	c.Add = func(ctx context.Context, r *plugin.Request[C]) (*types100.Result, error) {
@@ -85,8 +85,8 @@ func addrsInNamespaces(s *registry.State, addrs []netip.Addr) []netip.Addr {
 	return some
 }
 
-// LinkName returns the registry's name of the link of the ENI with this MAC address, or "". If a pod has the whole ENI,
-// the link may have another name there.
+// LinkName returns the registry's name of the link of the ENI with this MAC address, or "". In a pod that has the whole
+// ENI, the link may have another name.
 func LinkName(mac string) string {
 	r, err := openRegistry()
 	if err != nil {

@@ -123,7 +123,8 @@ func Superseded[C any](r *plugin.Request[C], began time.Time) bool {
 	return slices.ContainsFunc(s.Held(key(r)), younger)
 }
 
-// Added lists the attachments of the request's network whose leases began after the request's command began.
+// Added lists the attachments that have got leases since the request's command began. It lists only attachments of the
+// request's network.
 func Added[C any](r *plugin.Request[C]) (all []plugin.Attachment, err error) {
 	s, err := view()
 	if err != nil {

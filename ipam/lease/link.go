@@ -60,7 +60,7 @@ func (p *Pool) linkUp(ctx context.Context, s *registry.State, id string) (string
 }
 
 // hasNoSlaves reports whether the link of an ENI has no slaves. The kernel gives a new MTU to all slaves, even if their
-// pods should have another MTU, but IPv6 on the slaves keeps the old MTU (see [nl.MTU6]). A kernel without macvlan does
+// pods should have another MTU. But IPv6 on the slaves keeps the old MTU: see [nl.MTU6]. A kernel without macvlan does
 // not report slaves. There, a link that is down counts as a link without slaves.
 func (p *Pool) hasNoSlaves(link nl.Link) bool {
 	err := p.Host.Unshared(link)

@@ -21,12 +21,12 @@ import (
 // each entry of Dir is a directory with a namespace at the path Below.
 type Shelf struct{ Dir, Below string }
 
-// Shelves are the directories in which this process looks for namespaces of pods. Runtimes name namespaces in the first
-// two. The directory /proc also shows the namespaces of runtimes that give no names.
+// Shelves are the directories in which this process looks for namespaces of pods. In the first two directories,
+// runtimes keep namespaces that have names. The directory /proc also shows namespaces without names.
 var Shelves = []Shelf{{"/run/netns", ""}, {"/run/docker/netns", ""}, {"/proc", "ns/net"}}
 
 // paths lists the paths of the namespaces on a Shelf. A missing directory has none. The function filepath.Glob would
-// ignore the other errors.
+// ignore all errors of the directory.
 func (s Shelf) paths() (paths []string, err error) {
 	entries, err := os.ReadDir(s.Dir)
 	if gone(err) {

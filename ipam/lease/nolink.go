@@ -20,7 +20,7 @@ import (
 // An ENI whose link is not on the node can serve no pods. An operator or another program may have detached the ENI, the
 // driver may have failed, or the link may never have appeared. The process that finds the link missing records the time
 // in the registry, so that only one ADD waits for the link. A growth, a collection, and an ADD without a free address
-// look for the link again, and remove the record if it is there.
+// look for the link again. If the link is there, they remove the record.
 
 // ErrNoLink means that the link of an ENI is not on the node, and that no process should wait for it.
 var ErrNoLink = errors.New("its link is not on the node")
@@ -30,9 +30,9 @@ const HintNoLink = "an operator or another program has detached the ENI (CloudTr
 	"kernel has not found the ENI: see dmesg and 'cni-ipvlan-vpc-k8s-tool status'. The ENI serves pods again as soon " +
 	"as its link is on the node"
 
-// Obtain calls take, which leases addresses of an ENI, and brings up the ENI's link. It returns the link's name. If the
-// link is not on the node, Obtain ends these leases, and calls take again. An attachment that had its addresses before
-// this ADD keeps them, because its pod may use them.
+// Obtain calls take, which leases addresses of an ENI. Then Obtain brings up the ENI's link, and returns the link's
+// name. If the link is not on the node, Obtain ends these leases, and calls take again. If the attachment had the
+// addresses before this ADD, Obtain ends no leases, because the pod may use the addresses.
 func (p *Pool) Obtain(
 	ctx context.Context, o Owner, take func(context.Context, Owner) (Allocation, error),
 ) (Allocation, string, error) {
@@ -57,7 +57,7 @@ func (p *Pool) Obtain(
 	}
 }
 
-// hasCard reports whether the whole ENI's link is already in the pod, because the runtime repeats the ADD.
+// hasCard reports whether the pod already has the link of its whole ENI. This is so if the runtime repeats an ADD.
 func (p *Pool) hasCard(o Owner, a Allocation) (bool, error) {
 	if a.Fresh || !p.Policy.Choice.Exclusive {
 		return false, nil
@@ -95,8 +95,8 @@ func (p *Pool) freeAddrs(ctx context.Context, o Owner) error {
 	})
 }
 
-// endUnusedLease ends the lease of an address that no pod has used since the lease began. The address does not cool. A
-// chosen address does, because its lease may have begun while it still cooled: see Choice.hasCooled.
+// endUnusedLease ends the lease of an address that no pod has used since the lease began. Only a chosen address then
+// cools, because a lease of a chosen address may begin while the address still cools: see Choice.hasCooled.
 func endUnusedLease(s *registry.State, a netip.Addr) {
 	since := time.Time{}
 	if l, _ := s.Leases.At(a); l.Asked && l.PodName != "" {

@@ -81,9 +81,9 @@ type Allocation struct {
 	seen *registry.State // the state from which the addresses were chosen
 }
 
-// The reasons why an ADD has to ask EC2, or first the metadata service (ErrUnknown). ErrPeers means that the registry
-// has no list of peers. An old list is good enough. But without a list, the pod would never get the routes to the
-// peers.
+// The reasons why an ADD has to ask EC2. For ErrUnknown, the ADD first asks the metadata service. ErrPeers means that
+// the registry has no list of peers. An old list is good enough. But without a list, the pod would never get the routes
+// to the peers.
 var (
 	ErrNone    = errors.New("no address is free")
 	ErrUnknown = errors.New("this node's ENIs are not known yet")
@@ -231,8 +231,9 @@ func (p *Pool) reasonToAsk(s *registry.State, eni string) error {
 	return nil
 }
 
-// Unknown reports whether a process has to call Learn, because the registry has no ENI or does not know the instance.
-// It has ENIs, but no instance, if it was lost while a process waited for EC2, and this process then wrote its ENI.
+// Unknown reports whether a process has to call Learn, because the registry has no ENI or does not know the instance. A
+// registry can have ENIs without the instance: it was lost while a process waited for EC2, and this process then
+// recorded an ENI.
 func Unknown(s *registry.State) bool { return len(s.ENIs) == 0 || s.Instance.ID == "" }
 
 // StaleMetadata is how long the metadata service may still list an address that has left its ENI. It is twice the
@@ -244,7 +245,7 @@ const StaleMetadata = 10 * time.Minute
 //   - waiters whose deadline has passed
 //   - ADDs that have given up, and were not repeated soon
 //   - failures that are older than registry.MostWait: all ADDs of that time have stopped waiting
-//   - the times when addresses of a /80 became free, after these addresses have cooled: a /80 has too many addresses
+//   - the free addresses of a /80 that have cooled, because a /80 has too many addresses to keep them all
 //   - the owners of addresses that are not free, or that have cooled and need no release to EC2
 func pruneState(s *registry.State, policy Policy, now time.Time) {
 	for key, w := range s.Waiters {
@@ -270,7 +271,8 @@ func pruneState(s *registry.State, policy Policy, now time.Time) {
 }
 
 // Note copies parts of the configuration into the registry, for a collection that does not have the configuration. They
-// go into the entries of the ENIs of this pool, and of the pools derived from it, for which perhaps no pod asks again.
+// go into the entries of the pool's ENIs. They also go into the entries of the ENIs of derived pools, because perhaps
+// no pod asks for a derived pool again.
 func (p *Pool) Note(s *registry.State) {
 	for id, e := range s.ENIs {
 		takes := p.Policy.usesENI(id, e) && p.Policy.Choice.ENI == ""

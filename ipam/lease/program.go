@@ -55,7 +55,7 @@ func timeLeft(ctx context.Context) time.Duration {
 }
 
 // Acquisition returns the ADD of a GrowProgram whose command-line arguments are args, or nil if args do not come from
-// [Program]. The parent ignores its result, and reads the lease from the registry.
+// [Program]. The parent process ignores the result of this ADD, and reads the lease from the registry.
 func Acquisition(args []string, from Source) func(context.Context, *plugin.Request[Config]) (*types100.Result, error) {
 	limit, nic, ok := acquisition(args)
 	if !ok {

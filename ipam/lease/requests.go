@@ -260,8 +260,8 @@ func Together(policies []Policy) []Policy {
 	return policies
 }
 
-// Common returns one policy for a collection, from the policies of a node's networks. It has no values in which the
-// pools of a network may differ. Its Provision is the one that allows the fewest changes, because a network may forbid
+// Common returns one policy for a collection, from the policies of a node's networks. The policy has only values that
+// all pools of a network share. Its Provision is the one that allows the fewest changes, because a network may forbid
 // what another allows.
 //
 // Changes is true if a network allows changes in EC2, so that metadata may lag behind a change. AnyMakesENIs is true if

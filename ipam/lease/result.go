@@ -24,9 +24,9 @@ var router6 = netip.MustParseAddr("fe80:ec2::1")
 var everywhere6 = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 
 // Result returns the plugin's result, in the form of the original plugin. The only interface is the ENI's link on the
-// node, with its MAC address only if the pod gets the whole ENI. Each address has the mask of its subnet. The routes
-// through the subnet's gateway have this order: the VPC's CIDR blocks, the blocks of the VPC's peers, routeToCidrs, and
-// the IPv6 default route. The DNS server is the one of the VPC.
+// node. The result has the link's MAC address only if the pod gets the whole ENI. Each address has the mask of its
+// subnet. The routes through the subnet's gateway have this order: the VPC's CIDR blocks, the blocks of the VPC's
+// peers, routeToCidrs, and the IPv6 default route. The DNS server is the one of the VPC.
 func (a Allocation) Result(link string, p Policy) *types100.Result {
 	r := &types100.Result{Interfaces: []*types100.Interface{{Name: link}}}
 	if p.Choice.Exclusive {
@@ -51,8 +51,8 @@ func (a Allocation) Result(link string, p Policy) *types100.Result {
 
 // Routed returns the plugin's result for a routed pod. The pod's addresses, with the mask of a single address (/32 or
 // /128), are at the pod's interface, which unnumbered-ptp makes. The routes are for the node, which forwards the pod's
-// packets. The result also has the ENI's primary address, at the ENI's link. The node needs it to ask for the MAC
-// address of the VPC router, and no program can unassign it.
+// packets. The result also has the ENI's primary address, at the ENI's link. The node needs this address to ask for the
+// MAC address of the VPC router. No program can unassign a primary address.
 func (a Allocation) Routed(link string, p Policy, ifName, netNS string) *types100.Result {
 	r := a.Result(link, p)
 	r.Interfaces = append(r.Interfaces, &types100.Interface{Name: ifName, Sandbox: netNS})
@@ -74,9 +74,9 @@ func AddPrimary(r *types100.Result, e registry.ENI) {
 }
 
 // Recall computes again the result of the ADD that has made the lease l, from the registry and the configuration. The
-// argument addrs has the addresses of the lease's owner. Recall does not know the requests in the pod's annotations. A
-// pod keeps its data path, so isRouted reports whether the pod is routed. Its argument configured is what the
-// configuration now wants.
+// argument addrs has the addresses of the lease's owner. Recall does not know the requests in the pod's annotations.
+// The function isRouted reports whether the pod is routed, because a pod keeps its data path even if the configuration
+// changes. The argument configured of isRouted is what the configuration now wants.
 func Recall(
 	s *registry.State, l registry.Lease, addrs []netip.Addr, c *Config, isRouted func(configured bool) bool,
 ) (*types100.Result, error) {
@@ -92,8 +92,9 @@ func Recall(
 	return a.Result(e.Link, policy), nil
 }
 
-// appendInterface adds the result added of a further interface to the pod's result r. It copies no routes, because a
-// pod uses a further interface only to answer packets that came in there.
+// appendInterface adds a further interface to the pod's result r. The argument added is the result of the further
+// interface. appendInterface copies no routes, because a pod uses a further interface only to answer packets that came
+// in there.
 func appendInterface(r, added *types100.Result) {
 	index := len(r.Interfaces)
 	r.Interfaces = append(r.Interfaces, added.Interfaces...)

@@ -91,8 +91,8 @@ func wholeENIs(s *registry.State, k registry.Key) map[string]registry.ENI {
 	return all
 }
 
-// putBackSettings restores the link settings of a pod's whole ENIs for its DEL. If it fails, the DEL still succeeds,
-// and the next ADD that gets the ENI tries again.
+// putBackSettings is the part of a DEL that restores the link settings of the pod's whole ENIs. If putBackSettings
+// fails, the DEL still succeeds, and the next ADD that gets the ENI tries again.
 func (p *Pool) putBackSettings(ctx context.Context, whole map[string]registry.ENI) {
 	if len(whole) == 0 {
 		return
@@ -120,8 +120,8 @@ func (p *Pool) putBackSettings(ctx context.Context, whole map[string]registry.EN
 	}
 }
 
-// forgetSettings removes the settings from an ENI's entry, because the link has them again. If they are no longer those
-// in recorded, or a pod has a lease on the ENI, they stay.
+// forgetSettings removes the settings from an ENI's entry, because the link has these settings again. If the entry now
+// has other settings than recorded, or a pod has a lease on the ENI, the entry stays as it is.
 func (p *Pool) forgetSettings(ctx context.Context, id string, recorded nl.Settings) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		if e, ok := s.ENIs[id]; ok && maps.Equal(e.Settings, recorded) && !HasLeases(s, id) {

@@ -40,8 +40,8 @@ func (p *Pool) Acquire(ctx context.Context, o Owner, from Source) (Allocation, e
 	return got, err
 }
 
-// askInTurn waits for the owner's turn, takes a free address, or asks the source. If EC2 has just refused another
-// process, it returns that process's error: see recentFailure.
+// askInTurn waits for the owner's turn. Then it takes a free address, or asks the source if no address is free. If EC2
+// has just refused another process, it returns that process's error: see recentFailure.
 func (p *Pool) askInTurn(ctx context.Context, o Owner, from Source) (Allocation, error) {
 	unlock, err := p.Registry.Lock(ctx, from.Turn)
 	if err != nil {

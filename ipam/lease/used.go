@@ -68,8 +68,8 @@ func (u Used) Shows(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	return u.AtENI(s, a, l) || u.By[At{"", a}] != ""
 }
 
-// AtENI reports whether a leased address is in use at the link of an ENI, or at a slave of it: the ENI of the lease, or
-// the ENI that has the address now.
+// AtENI reports whether a leased address is in use at the link of an ENI, or at a slave of this link. The ENI is the
+// one in the lease, or the one that has the address now.
 func (u Used) AtENI(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	if u.By[At{s.ENIs[l.ENI].MAC, a}] != "" {
 		return true
@@ -78,8 +78,8 @@ func (u Used) AtENI(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	return u.By[At{e.MAC, a}] != ""
 }
 
-// Any reports whether match returns true for a used address: one at the link of the ENI with this MAC address, one of
-// the node itself, or one to which the node has a route.
+// Any reports whether match returns true for a used address. Such an address is at the ENI with this MAC address, or
+// the node itself has it, or the node has a route to it.
 func (u Used) Any(mac string, match func(netip.Addr) bool) bool {
 	for at := range u.By {
 		if (at.MAC == mac || at.MAC == "") && match(at.Addr) {

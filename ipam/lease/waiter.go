@@ -11,9 +11,8 @@ import (
 )
 
 // An ADD that finds no free address becomes a waiter in the registry. It then waits for a lock (Source.Turn), under
-// which one process at a time asks EC2 for as many addresses as there are waiters. The process also counts the ADDs
-// that have just given up because of throttling, because the runtime repeats them. So one call is enough for a whole
-// burst of ADDs.
+// which one process at a time asks EC2 for as many addresses as there are waiters. ADDs that have just given up because
+// of throttling also count: the runtime repeats them. So one call is enough for a whole burst of ADDs.
 
 // addWaiter makes the owner a waiter until deadline. It keeps the Since of the owner's earlier entry in Waiters. The
 // argument previous is this entry, or zero.
@@ -51,9 +50,9 @@ func (p *Pool) GiveUp(ctx context.Context, o Owner) error {
 }
 
 // removeWaiter removes the waiter with this key. If EC2 has throttled a growth meanwhile, removeWaiter records in
-// GaveUp that the ADD has given up, because the runtime soon repeats it, and a growth for other ADDs can get its
-// address, too. Without throttling, it records nothing: in a full subnet, for example, EC2 would only refuse the
-// address.
+// GaveUp that the ADD has given up. The runtime soon repeats this ADD, and a growth for other ADDs can also get an
+// address for this ADD. Without throttling, removeWaiter records nothing: in a full subnet, for example, EC2 would only
+// refuse the address.
 func removeWaiter(s *registry.State, waiter string, at time.Time) {
 	w, waits := s.Waiters[waiter]
 	delete(s.Waiters, waiter)
@@ -70,8 +69,9 @@ const Returns = 30 * time.Second
 // addrSep is before each address in the names that Waits returns.
 const addrSep = "="
 
-// Waits returns the name of the group for which one process asks EC2: the pool's name, and the addresses that the ADD's
-// pod has chosen. No other ADD asks EC2 for a chosen address, so its ADD is in a group of its own.
+// Waits returns the name of the group of ADDs for which one process asks EC2. The name has the pool's name, and the
+// addresses that the ADD's pod has chosen. An ADD with chosen addresses is in a group of its own, because no other ADD
+// asks EC2 for these addresses.
 func (policy Policy) Waits() string {
 	name := policy.Pool
 	for _, a := range policy.Choice.Addrs {

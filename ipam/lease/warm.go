@@ -13,8 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Refill is the name of the mark that an ADD leaves when its pool has too few free addresses, so that systemd starts a
-// process that fills the pool. A DEL also leaves it if a process must detach an ENI for which a pod had asked.
+// Refill is the name of a mark. An ADD leaves the mark when its pool has too few free addresses. Then systemd starts a
+// process that fills the pool. A DEL also leaves the mark if a process must detach an ENI for which a pod had asked.
 const Refill = "refill"
 
 // markRefill leaves the mark Refill. If that fails, the ADD or the DEL still succeeds.
