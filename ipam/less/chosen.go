@@ -84,7 +84,8 @@ func (p *Node) forgetReleases(ctx context.Context, s *registry.State) error {
 	})
 }
 
-// chosenAddrs returns a picker for the chosen addresses of one family that an ENI must now release to EC2.
+// chosenAddrs returns a picker for chosen addresses of one family. The picker returns those addresses that an ENI must
+// now release to EC2.
 func (c *Collecting) chosenAddrs(family func(netip.Addr) bool) picker {
 	return func(s *registry.State, id string, now time.Time) book.Releasable {
 		x, e := book.Releasable{Addrs: map[netip.Addr]time.Time{}}, s.ENIs[id]
@@ -99,9 +100,9 @@ func (c *Collecting) chosenAddrs(family func(netip.Addr) bool) picker {
 }
 
 // isUnused reports whether an address of the ENI is unused. The kernel must have shown this when the collection looked.
-// No lease of the address may have ended since, because its pod may be younger than the look. An address for which an
-// ADD waits counts as used. So does each address while the ENI's link is not on the node: another instance may have the
-// ENI.
+// If a lease of the address has ended since then, the address counts as used, because the lease's pod may have started
+// after the look. An address for which an ADD waits counts as used. While the ENI's link is not on the node, each
+// address counts as used, because another instance may have the ENI.
 func (c *Collecting) isUnused(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
 	return !e.NoLink(now) && !c.Used.Partial && c.Used.Of(e.MAC, a) == "" && !c.Used.InPod(e.MAC) &&
 		!s.FreedAfter(a, c.Used.Looked) && !lease.AwaitedAddr(s, a, now)

@@ -22,7 +22,8 @@ import (
 // makes no further call. Even after an error, it returns the addresses that have left their ENIs.
 //
 // Each address has an intent until the outcome of its call is known. If the process is killed or gets no answer, the
-// repeated command releases the address. The next collection does, too, unless the node must change nothing in EC2.
+// repeated command releases the address. The next collection also releases the address, if the node may change
+// something in EC2.
 func (p *Node) Deallocate(ctx context.Context, addrs ...netip.Addr) (gone []netip.Addr, err error) {
 	for _, a := range addrs {
 		if err := p.AwaitTurn(ctx, book.UnassignActionOf(a)); err != nil {

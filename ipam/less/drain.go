@@ -78,8 +78,8 @@ func isAttachedTo(instance string, description []aws.ENI) bool {
 }
 
 // endDraining removes the marks of the ENIs that EC2 shows as attached to this instance, if the node must not delete
-// ENIs. No collection would continue the deletion, so pods can have the addresses again. A detached ENI keeps its mark
-// until it is deleted, or attached to another instance, and then leaves the registry. If the role may not describe
+// ENIs. No collection would continue the deletion, so pods can have the addresses again. A detached ENI keeps its mark.
+// When a detached ENI is deleted, or attached to another instance, it leaves the registry. If the role may not describe
 // ENIs, the marks stay, and the collection goes on.
 func (p *Node) endDraining(ctx context.Context) (failed error) {
 	s, err := p.Registry.View()
@@ -142,7 +142,7 @@ func (p *Node) detachENI(ctx context.Context, e aws.ENI) error {
 }
 
 // noteDetach writes the note that this process is about to detach an ENI. The function removeNote removes this note,
-// and restores an earlier one, whose writer may have begun to detach the ENI.
+// and restores an earlier note. The writer of the earlier note may have begun to detach the ENI.
 func (p *Node) noteDetach(ctx context.Context, id string) (removeNote func(*registry.State), err error) {
 	var before, noted time.Time
 	err = p.Registry.Update(ctx, func(s *registry.State) error {

@@ -12,9 +12,9 @@ import (
 )
 
 // heedConflists records which addresses and ENIs the node must keep, as the conflists of the node say. Each ADD also
-// records this for its own network (see lease.Pool.Note), but not for pools that the configuration no longer has. And
-// if two networks share a pool, the last ADD would decide. The conflists alone are not enough either, because Multus
-// has networks that are in no conflist file.
+// records this for its own network (see lease.Pool.Note), but not for pools that the configuration no longer has. With
+// the records of ADDs alone, the last ADD would decide if two networks share a pool. With the conflists alone, networks
+// of Multus would be missing, because they are in no conflist file.
 //
 // ADDs also run while the collection waits for EC2. So the collection calls heedConflists of Collecting again before
 // each release.
@@ -77,8 +77,8 @@ func retirePools(s *registry.State, conflists []lease.Policy) (changed bool) {
 }
 
 // recordPoolWishes records what the conflists want of their pools. If several conflists share a pool, their largest
-// warm.min and warm.max count. One skipDeallocation is enough to keep the pool's addresses, and one interfaceIndex is
-// enough to let an ENI serve pods.
+// warm.min and warm.max count. The pool keeps its addresses if one of these conflists has skipDeallocation. An ENI
+// serves pods if the interfaceIndex of one of these conflists allows it.
 func recordPoolWishes(s *registry.State, conflists []lease.Policy) (changed bool) {
 	warm := map[string]registry.Warm{}
 	for _, q := range conflists {

@@ -43,9 +43,9 @@ var (
 		"if the process was killed, try again after the next registry-gc")
 )
 
-// Remove detaches an ENI and deletes it. It returns an error if pods of this node use the ENI, for the boot ENI, and
-// for an ENI that belongs to another owner. If EC2 does not know the ENI, the error is aws.ErrNotFound. If Remove fails
-// before it begins to detach the ENI, pods can have the addresses of the ENI again.
+// Remove detaches an ENI and deletes it. It returns an error if pods of this node use the ENI, if it is the boot ENI,
+// or if it belongs to another owner. If EC2 does not know the ENI, the error is aws.ErrNotFound. If Remove fails before
+// it begins to detach the ENI, pods can have the addresses of the ENI again.
 func (p *Node) Remove(ctx context.Context, id string) error {
 	if err := errors.Join(p.ForgetRefusals(ctx), p.Learn(ctx)); err != nil {
 		return err
@@ -165,8 +165,8 @@ func (p *Node) DeleteUnwanted(ctx context.Context, s *registry.State) (*registry
 	return p.Registry.View()
 }
 
-// growthGoesOn reports whether a growth can continue although the ENI with this id could not be deleted because of err.
-// If the role lacks a permission, it logs err.
+// growthGoesOn reports whether a growth can continue after err, the error of an attempt to delete the ENI with this id.
+// If the role lacks a permission, growthGoesOn logs err.
 func growthGoesOn(id string, err error) bool {
 	if aws.NotAllowed(err) {
 		slog.Warn("no ENI was deleted for its slot, because the role lacks a permission", "eni", id, "error", err)
@@ -291,7 +291,7 @@ var errNoManage = fmt.Errorf("%w: it has the tag %s=true", errNotOurs, book.TagN
 
 // undeletableError returns why this node must not detach and delete an ENI that EC2 has just described, or nil. An ENI
 // that was created for another instance must stay, because it may be attached there now or soon. If this node has just
-// detached it (detached), this node may delete it, because no other node would.
+// detached the ENI (detached is true), this node may delete the ENI, because no other node would.
 func (p *Node) undeletableError(e aws.ENI, used lease.Used, detached bool) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -319,8 +319,8 @@ func (p *Node) undeletableError(e aws.ENI, used lease.Used, detached bool) error
 }
 
 // usedError returns an error for the boot ENI, and for an ENI whose link or addresses pods have. The error lists these
-// addresses. It looks at EC2's description, the registry, and the kernel of this node. If a namespace could not be
-// read, the ENI counts as used.
+// addresses. usedError looks at EC2's description, the registry, and the kernel of this node. If a namespace could not
+// be read, the ENI counts as used.
 func usedError(s *registry.State, e aws.ENI, used lease.Used) error {
 	if e.Instance == s.Instance.ID && book.IsBoot(s.ENIs[e.ID], e) {
 		return errBoot

@@ -22,8 +22,8 @@ import (
 )
 
 // isIdle reports whether an address of the ENI has been free for at least FreeAfter since its last lease, and does not
-// cool. If the registry does not have the end of this lease, the address need not cool, and FreeAfter begins at the
-// last growth of the ENI. While a namespace cannot be read, no address is idle.
+// cool. If the registry does not have the end of this lease, the address need not cool. isIdle then counts FreeAfter
+// from the last growth of the ENI. While a namespace cannot be read, no address is idle.
 func (c *Collecting) isIdle(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
 	since, free := s.Free.At(a)
 	least := c.leastFree(e.Pool)
@@ -49,8 +49,8 @@ func (c *Collecting) isIdlePrefix(s *registry.State, e registry.ENI, b registry.
 	return !c.Used.Any(e.MAC, b.CIDR.Contains)
 }
 
-// empty reports whether an ENI has no lease, and all its addresses and prefixes are idle. A lease may also name the ENI
-// without an address of it: a pod that has lost its address still has its link on the ENI.
+// empty reports whether an ENI has no lease, and all its addresses and prefixes are idle. A lease may name the ENI
+// although the ENI has lost the lease's address. The pod of such a lease still has its link on the ENI.
 func (c *Collecting) empty(s *registry.State, id string, now time.Time) bool {
 	e := s.ENIs[id]
 	if c.Used.InPod(e.MAC) {
@@ -105,9 +105,9 @@ func (c *Collecting) heedingPicker(pick picker) picker {
 	}
 }
 
-// releaseFrom removes the addresses or prefixes that pick returns from the registry, so that no ADD takes them. It then
-// unassigns them from the ENI, and returns what the ENI has lost. If the process ends between these two steps, a later
-// Learn finds what the ENI still has.
+// releaseFrom calls pick, and releases to EC2 what pick returns. It first removes these addresses or prefixes from the
+// registry, so that no ADD takes them. Then it unassigns them from the ENI, and returns what the ENI has lost. If the
+// process ends between these two steps, a later Learn finds what the ENI still has.
 //
 // Most ENIs have nothing to release. So pick first gets the state s, which may be some moments old.
 //
@@ -239,8 +239,8 @@ func (c *Collecting) left() int {
 // family. The caller has withdrawn x from the registry, and holds the lock "grow". EC2 unassigns all of x or nothing.
 // If another program has already unassigned a part of x, the call fails, and a second call unassigns the rest.
 //
-// What EC2 has refused to unassign goes back into the registry. If the outcome is not known, it stays out of the
-// registry until metadata shows it.
+// What EC2 has refused to unassign goes back into the registry. If the outcome is not known, the addresses and prefixes
+// stay out of the registry until metadata shows them.
 func (p *Node) unassignAll(ctx context.Context, id string, x book.Releasable) (gone book.Releasable, err error) {
 	if err := p.Registry.Mark(known.ReleasedMark); err != nil {
 		return book.Releasable{}, errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx),
@@ -292,8 +292,9 @@ func (p *Node) unassignOnce(ctx context.Context, id string, x book.Releasable) e
 }
 
 // unassignRest unassigns the part of x that EC2 still shows on the ENI, and returns this part. The argument refusal is
-// the error of the first call, for all of x. If an earlier attempt of this call may have succeeded, EC2's descriptions
-// perhaps do not show it yet. If the second call then also fails, the error contains refusal: the outcome is not known.
+// the error of the first call, for all of x. If an earlier attempt of the first call may have succeeded, EC2's
+// descriptions perhaps do not show this yet. If the second call then also fails, the error contains refusal: the
+// outcome is not known.
 func (p *Node) unassignRest(ctx context.Context, id string, x book.Releasable, refusal error) (book.Releasable, error) {
 	rest, err := p.stillOnENI(ctx, id, x, refusal)
 	if err != nil {
