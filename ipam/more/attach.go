@@ -69,8 +69,8 @@ func (p *Node) AddENIIn(ctx context.Context, s *registry.State, subnet string) e
 }
 
 // MakeRoom makes room for another ENI of the instance. If it cannot, full is the reason. If the instance seems full,
-// MakeRoom first asks EC2 which ENIs are attached. Then it deletes the ENIs that a collection has begun to delete, and
-// if this is not enough, an empty ENI that gets no new pods.
+// MakeRoom first asks EC2 which ENIs are attached. Then it deletes the ENIs that a collection has begun to delete. If
+// this is not enough, MakeRoom deletes an empty ENI that gets no new pods.
 func (p *Node) MakeRoom(ctx context.Context, s *registry.State) (full error, _ *registry.State, err error) {
 	if full = cmp.Or(p.fullError(s), refusalError(s)); full == nil {
 		return nil, s, nil
@@ -222,9 +222,9 @@ var errNotDiscarded = errors.New("the new ENI could be neither attached nor dele
 // errDiscarded means that a new ENI could not be attached, and was therefore deleted.
 var errDiscarded = errors.New("the new ENI could not be attached, and was deleted")
 
-// attachOurs attaches an ENI that this suite has made, and records it. If EC2 cannot attach a new ENI, attachOurs
-// deletes it: the instance has no room or does not run, EC2 attaches no ENI of this subnet, or the ENI stays in a
-// transition (see IsStuck).
+// attachOurs attaches an ENI that this suite has made, and records it. It deletes a new ENI that EC2 cannot attach.
+// There are three such cases: the instance has no room or does not run, EC2 attaches no ENI of this subnet, or IsStuck
+// returns true.
 //
 // An ENI that is already in the registry is never deleted here, because pods may have its addresses. The argument seen
 // has the attached ENIs, if the caller has asked EC2 for them.

@@ -151,8 +151,8 @@ func (p *Node) createOnce(
 	return eni, token, err
 }
 
-// wantedRecord returns what the registry must record of a creation, so that specOf can restore its parameters for a
-// repetition.
+// wantedRecord returns the parameters of a creation for the registry. To repeat the creation, a process restores the
+// parameters by specOf.
 func wantedRecord(spec aws.ENISpec) registry.Wanted {
 	return registry.Wanted{Subnet: spec.Subnet, SecurityGroups: spec.SecurityGroups, Tags: spec.Tags,
 		Tracking:  registry.Tracking(spec.Tracking),
@@ -166,9 +166,10 @@ func specOf(w registry.Wanted, token, description string) aws.ENISpec {
 		IPv6Prefixes: w.IPv6Prefixes}
 }
 
-// unendedToken returns the client token of an earlier creation with an unknown outcome, and with the subnet, the groups
-// and the tags of the spec, or "". The earlier creation may have made an ENI that EC2 does not show yet (EC2 API
-// reference, "Eventual consistency"). If the caller repeats the call with this token, EC2 creates no second ENI.
+// unendedToken returns the client token of an earlier creation with an unknown outcome, or "". The subnet, the groups
+// and the tags of that creation are those of the spec. The earlier creation may have made an ENI that EC2 does not show
+// yet (EC2 API reference, "Eventual consistency"). If the caller repeats the call with this token, EC2 creates no
+// second ENI.
 func unendedToken(s *registry.State, spec aws.ENISpec) (token string) {
 	for t, i := range s.Intents {
 		if i.Subnet == spec.Subnet && slices.Equal(i.SecurityGroups, spec.SecurityGroups) &&

@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// fillOnce asks EC2 for addresses of each family of which the ENI has no free address. It also asks for IPv4 addresses
+// fillOnce asks EC2 for addresses of the families in which the ENI has no free address. It also asks for IPv4 addresses
 // if the pool wants more of them ready.
 func (p *Node) fillOnce(ctx context.Context, s *registry.State, at lease.Place) error {
 	now := time.Now()

@@ -39,8 +39,8 @@ func (p *Node) fullError(s *registry.State) error {
 	return nil
 }
 
-// HintFull returns what an operator can do about a full instance. The limit is a key of the configuration, the instance
-// type, or EBS volumes.
+// HintFull returns what an operator can do about a full instance. The limit comes from a key of the configuration, from
+// the instance type, or from EBS volumes.
 func (p *Node) HintFull(s *registry.State) string {
 	if hint := p.missingCIDRHint(s); hint != "" {
 		return hint // more ENIs or prefixes would not help
@@ -67,8 +67,8 @@ func (p *Node) HintFull(s *registry.State) string {
 	return fmt.Sprintf("this %s can have no more ENIs: %stake a larger instance type, or %s", n.Type, prefixes, fewer)
 }
 
-// missingCIDRHint returns a hint if no pod can get addresses of one of the pool's ENIs, because its subnet has no CIDR
-// of a family.
+// missingCIDRHint returns a hint if the subnet of one of the pool's ENIs has no CIDR of a family. No pod can get
+// addresses of such an ENI.
 func (p *Node) missingCIDRHint(s *registry.State) string {
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {
 		if f, lacks := noCIDR(at, p.Policy.Families); lacks {

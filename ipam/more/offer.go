@@ -26,8 +26,8 @@ type Offer struct {
 }
 
 // OfferOf returns the Offer of a pool on a node. The Offer of each pool includes all free slots, although several pools
-// may use them. The argument keptENIs is the number of ENIs that are kept for pods that ask for ENIs of their own,
-// including those that such pods have already. If subnets is nil, the subnets count as large enough.
+// may use them. The argument keptENIs is the number of ENIs that are kept for pods with ENIs of their own. This number
+// includes the ENIs that such pods already have. If subnets is nil, the subnets count as large enough.
 func OfferOf(s *registry.State, policy lease.Policy, keptENIs int, subnets []aws.Subnet) Offer {
 	p := &Node{}
 	p.Policy = policy
@@ -55,8 +55,9 @@ func requestedENIs(s *registry.State) (n int) {
 	return n
 }
 
-// leasedPods counts the pods that have addresses of the pool's ENIs. A lease without a pod and a container comes from
-// the kernel, and counts. A lease with only a container does not count, because no scheduler places this container.
+// leasedPods counts the pods that have addresses of the pool's ENIs. A lease that names neither a pod nor a container
+// comes from the kernel, and counts. A lease that names only a container does not count, because no scheduler places
+// this container.
 func leasedPods(s *registry.State, policy lease.Policy) (n int) {
 	scarce := lease.IPv6
 	if slices.Contains(policy.Families, lease.IPv4) {

@@ -49,10 +49,11 @@ func (p *Node) ENIFor(ctx context.Context, spec ENISpec) (id string, err error) 
 	return id, nil
 }
 
-// Allocate assigns n more addresses to an ENI, or fewer if fewer fit. It takes the first ENI, in the order of card and
-// device index, that has room, and that the role has permission to change. It returns the ENI and its new addresses,
-// which are then free. It never takes an ENI for which a pod has asked, an ENI whose link is in a pod, or an ENI that
-// serves no pods of its pool. The argument policies has the policies of the node's pools, if they are known.
+// Allocate assigns n more addresses to an ENI, or fewer if fewer fit. It tries the ENIs with room in the order of card
+// and device index. If the role has no permission to change an ENI, Allocate tries the next ENI. Allocate returns the
+// changed ENI and its new addresses, which are then free. It never takes an ENI for which a pod has asked, an ENI whose
+// link is in a pod, or an ENI that serves no pods of its pool. The argument policies has the policies of the node's
+// pools, if they are known.
 func (p *Node) Allocate(ctx context.Context, n int, policies ...lease.Policy) (id string, got []netip.Addr, err error) {
 	err = p.withGrowLock(ctx, p.abandonENI, func(_, s *registry.State) error {
 		var rs []lease.Place

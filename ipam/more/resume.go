@@ -22,8 +22,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Resume finishes calls that earlier processes have begun, except those that can wait. If it has confirmed addresses,
-// the growth ends, because these may be enough for the waiting ADDs.
+// Resume finishes calls that earlier processes have begun, except those that can wait. The result confirmed is true if
+// Resume has confirmed the unconfirmed addresses. The growth then ends, because these addresses may be enough for the
+// waiting ADDs.
 func (p *Node) Resume(ctx context.Context) (confirmed bool, err error) {
 	if err := p.setAllDeleteOnTermination(ctx); err != nil || p.canWait() {
 		return false, err
@@ -35,7 +36,8 @@ func (p *Node) Resume(ctx context.Context) (confirmed bool, err error) {
 // resumeCalls finishes the calls of earlier processes that were killed or got no answer from EC2. Its caller holds the
 // lock "grow", so every intent in the registry is from an earlier process. Nearly always, there are none. Then
 // resumeCalls asks EC2 or metadata only about a rebuilt registry. It calls onUnattached with an ENI that an earlier
-// process wanted to attach, and that is not attached. It returns true if it has confirmed addresses.
+// process wanted to attach, and that is not attached. The result confirmed is true if resumeCalls has confirmed the
+// unconfirmed addresses.
 func (p *Node) resumeCalls(
 	ctx context.Context, onUnattached func(context.Context, aws.ENI) error,
 ) (confirmed bool, err error) {
@@ -113,9 +115,9 @@ func (p *Node) resumeCalls(
 	return confirmed, err
 }
 
-// leavesToOthers reports whether this process must not continue with an unattached ENI of a growth, because one of its
-// networks must not create ENIs. Another network may have begun to create the ENI, and its next ADD continues. Until
-// then, the registry has an intent about the ENI.
+// leavesToOthers reports whether e is an unattached ENI of a growth, and this process must not create ENIs. Another
+// network may have begun to create the ENI, and the next ADD of that network continues. Until then, the registry has an
+// intent about the ENI.
 func (p *Node) leavesToOthers(e aws.ENI) bool {
 	return e.Status == "available" && e.Tags[book.TagManaged] == "true" && !p.MakesENIs()
 }
@@ -142,8 +144,8 @@ func isTooOld(i registry.Intent) bool {
 
 // canWait reports whether a growth can leave the work of resumeCalls to a collection. It cannot if a call has an
 // unknown outcome, or the registry has unconfirmed addresses. Otherwise, the comparison of a rebuilt registry with EC2
-// can wait while EC2 throttles, and for 15 minutes after the rebuild, because a collection usually comes within
-// minutes.
+// can wait while EC2 throttles. The comparison can also wait in the first 15 minutes after the rebuild, because a
+// collection usually comes within minutes.
 func (p *Node) canWait() bool {
 	const collected = 15 * time.Minute
 	s, err := p.Registry.View()
@@ -165,8 +167,9 @@ func (p *Node) awaitTurns(ctx context.Context, s *registry.State) error {
 	return nil
 }
 
-// reattach attaches an ENI that a growth has begun to make, if it is for this pool and fits it. Otherwise it calls
-// abandonENI. If the role must not attach an ENI that may belong to the original plugin, reattach leaves the ENI alone.
+// reattach attaches an ENI that a growth has begun to make. If the ENI is for another pool, or does not fit this pool,
+// reattach calls abandonENI instead. If the role must not attach an ENI that may belong to the original plugin,
+// reattach leaves the ENI alone.
 func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -226,8 +229,8 @@ func (p *Node) abandonENI(ctx context.Context, e aws.ENI) error {
 }
 
 // EndBegun calls resumeCalls for a collection, if there is something to finish. If EC2 has throttled the attachment of
-// a new ENI, EndBegun does nothing for at most ten minutes, because the next ADD continues with this ENI (see KeepMade
-// of package known). If EC2 throttles EndBegun, and an ADD waits, the next collection makes the remaining calls.
+// a new ENI, EndBegun does nothing for at most ten minutes. The next ADD continues with this ENI: see KeepMade of
+// package known. If EC2 throttles EndBegun, and an ADD waits, the next collection makes the remaining calls.
 func (p *Node) EndBegun(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil || !known.Due(s) {
@@ -257,8 +260,9 @@ func (p *Node) EndBegun(ctx context.Context) error {
 }
 
 // adoptAll finishes the creation of our ENIs in enis. It calls onUnattached with each unattached ENI. It records each
-// attached ENI with all addresses that EC2 reports, and sets its DeleteOnTermination. ENIs of others that are not in
-// the registry are for Learn. After an error, adoptAll deletes the kept answers of EC2, which may be the cause.
+// attached ENI with all addresses that EC2 reports, and sets its DeleteOnTermination. If an ENI of others is not in the
+// registry, adoptAll leaves the ENI to Learn. After an error, adoptAll deletes the kept answers of EC2, which may be
+// the cause.
 func (p *Node) adoptAll(
 	ctx context.Context, s *registry.State, enis []aws.ENI, onUnattached func(context.Context, aws.ENI) error,
 ) (failed error) {

@@ -50,7 +50,7 @@ func Fit(all []aws.Subnet, vpc, zone string, tags map[string]string, families []
 
 // attachableSubnets returns the candidates whose ENIs can be attached to this instance. ENIs of an Outpost's subnet are
 // only for instances of that Outpost, although the subnet is in a zone of the region. The boot ENI's subnet shows the
-// instance's Outpost. If it is no candidate, attachableSubnets returns all.
+// instance's Outpost. If this subnet is no candidate, attachableSubnets returns all candidates.
 func attachableSubnets(s *registry.State, candidates []aws.Subnet) []aws.Subnet {
 	for _, e := range s.ENIs {
 		own := slices.IndexFunc(candidates, func(n aws.Subnet) bool { return e.IsBoot() && n.ID == e.Subnet })
@@ -73,9 +73,9 @@ func lacks(n aws.Subnet, families []lease.Family) []lease.Family {
 	})
 }
 
-// nearestText describes the subnet whose tags are most like the wanted tags, or if none has any of the keys, the keys
-// that the subnets have. A wanted key with another value counts less than the whole tag: the operator may have mistyped
-// it.
+// nearestText describes the subnet whose tags are most like the wanted tags. If no subnet has a wanted key, nearestText
+// lists the keys that the subnets have. A tag with a wanted key and another value also counts, but less than a wanted
+// tag: the operator may have mistyped the value.
 func nearestText(all []aws.Subnet, tags map[string]string) string {
 	score := func(n aws.Subnet) (s int) {
 		for k, v := range tags {
@@ -124,9 +124,9 @@ func keysText(all []aws.Subnet) string {
 	return "they have the tags " + strings.Join(sorted, ", ")
 }
 
-// sortSubnets puts the subnets first in which the instance has the fewest ENIs. Among equals, weighted rendezvous
-// hashing gives each node an order of its own: a subnet with twice as many free addresses is first for twice as many
-// nodes. So a thousand nodes that start together do not all ask for the same subnet.
+// sortSubnets sorts the subnets by the number of ENIs that the instance has there, the fewest first. Among equals,
+// weighted rendezvous hashing gives each node an order of its own: a subnet with twice as many free addresses is first
+// for twice as many nodes. So a thousand nodes that start together do not all ask for the same subnet.
 func sortSubnets(subnets []aws.Subnet, instance string, eniCounts map[string]int) {
 	score := func(n aws.Subnet) float64 {
 		h := fnv.New64a()
@@ -183,8 +183,8 @@ func (p *Node) SubnetFor(ctx context.Context, s *registry.State, id string) (aws
 	return fit[i], nil
 }
 
-// chosenSubnetError returns why the pool can have no ENI in the chosen subnet. Without it, an operator would make room
-// on a full instance, and then the creation would fail.
+// chosenSubnetError returns why the pool can have no ENI in the chosen subnet. Without this error, an operator would
+// make room on a full instance, and then the creation would fail.
 func (p *Node) chosenSubnetError(ctx context.Context, s *registry.State) error {
 	if p.Policy.Choice.Subnet == "" {
 		return nil
@@ -236,9 +236,9 @@ func subnetsError(s *registry.State, spec ENISpec, full []error, refused map[str
 		"%w", errors.Join(append(why, full...)...))
 }
 
-// secondTrySubnets returns the subnets for a second try to create the ENI, with only its primary address: it sets their
-// Free to 1. The first try asked for more, and EC2 gives all addresses or none. If it did not ask for more, there is no
-// second try.
+// secondTrySubnets returns the subnets for a second try to create the ENI. It sets Free of each subnet to 1, so that
+// the ENI gets only its primary address. The first try asked for more, and EC2 gives all addresses or none. If the
+// first try asked only for the primary address, there is no second try.
 func (p *Node) secondTrySubnets(s *registry.State, subnets []aws.Subnet, spec ENISpec) []aws.Subnet {
 	if !spec.wantsFamily(lease.IPv4) || p.secondaryAddrs(s, spec) == 0 && !spec.Prefixes {
 		return nil

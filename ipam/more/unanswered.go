@@ -26,8 +26,8 @@ import (
 // the registry's record of the change. If the registry lacks the result of a call, the Provision waits until EC2 has
 // settled.
 
-// earlierENI returns the ENI of an earlier Provision with the same spec, or "". The state before is from the time
-// before this process finished the calls of earlier processes, and the state s is the latest.
+// earlierENI returns the ENI of an earlier Provision with the same spec, or "". The argument s is the latest state. The
+// argument before is an older state: this process had not yet finished the calls of earlier processes.
 func (p *Node) earlierENI(ctx context.Context, before, s *registry.State, spec ENISpec) (string, error) {
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		e := s.ENIs[id]
@@ -69,7 +69,8 @@ func (p *Node) earlierENI(ctx context.Context, before, s *registry.State, spec E
 }
 
 // describeWhenShown returns EC2's description of an ENI that last changed at changedAt. It asks again until EC2 shows
-// the ENI, or known.Settled has passed since then. If EC2 never shows the ENI, it returns the zero value.
+// the ENI, or known.Settled has passed since changedAt. If EC2 never shows the ENI, describeWhenShown returns the zero
+// value.
 func (p *Node) describeWhenShown(ctx context.Context, id string, changedAt time.Time) (aws.ENI, error) {
 	for {
 		enis, err := p.DescribeENIs(ctx, aws.ByID(id))
@@ -137,8 +138,8 @@ func (p *Node) finishUnrecorded(
 }
 
 // finishOwn attaches an ENI that an earlier Provision with the same spec has begun to make. An ENI of a growth is
-// deleted. An ENI of another Provision stays, because finishOwn does not know its MinIndex. At a lower index, it would
-// serve no pods.
+// deleted. An ENI of another Provision stays, because finishOwn does not know the MinIndex of that Provision. At an
+// index below that MinIndex, the ENI would serve no pods.
 func (p *Node) finishOwn(ctx context.Context, e aws.ENI, spec ENISpec) error {
 	if e.Tags[book.TagManaged] == "true" {
 		return p.abandonENI(ctx, e)

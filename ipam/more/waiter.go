@@ -57,7 +57,7 @@ func (p *Node) pendingADDs(s *registry.State) int {
 
 // wantedAddrs returns the number of addresses that a growth must ask for: one for each ADD that waits or will be
 // repeated, plus a reserve, and at least ipBatchSize. The reserve is the larger of warm.min and the number of cooling
-// addresses. The number of further pods that maxPods allows limits the reserve and the batch. If ipBatchSize is 0, a
+// addresses. If maxPods allows only a few further pods, the reserve and the batch are smaller. If ipBatchSize is 0, a
 // growth asks for as many addresses as an ENI can have. A growth for one pod asks for one address.
 //
 // Cooling addresses show that pods are being replaced. Without a reserve for the next ones, a rolling update would cost
@@ -117,8 +117,8 @@ func (p *Node) wantedForNewENI(s *registry.State) int {
 	return max(n, min(more+(more+p.podCount(s))/4, p.Policy.More(s)))
 }
 
-// A pause has the shortest and the longest time for which a growth waits for the next ADD of a burst. Between the two,
-// it waits longer if the ADDs come more slowly.
+// A pause has the shortest and the longest time for which a growth waits for the next ADD of a burst. Between these
+// limits, a growth waits longer if the ADDs come more slowly.
 type pause struct{ least, most time.Duration }
 
 // The pauses of gatherADDs. A new ENI takes seconds, so a longer wait for the ADDs of a slow burst makes little
