@@ -6,10 +6,10 @@
 //	image -o DIR -version VERSION -date SECONDS ARCH=ROOT...
 //
 // The image of an architecture has the files below ROOT in one layer, and nothing else. For each image, the layout also
-// has an artifact with the software bill of materials (CycloneDX), which is a file below ROOT. The subject of the
+// has an artifact with the software bill of materials (CycloneDX). This bill is a file below ROOT. The subject of the
 // artifact is the image, so registries list the artifact as a referrer (OCI image specification 1.1, "Image Manifest").
-// The index of the layout also lists the artifact, as an index by BuildKit does, for tools that copy an image without
-// its referrers. The artifact's platform is unknown/unknown, so no runtime uses the artifact as an image.
+// Some tools copy an image without its referrers. For these tools, the index of the layout also lists the artifact, as
+// BuildKit's indexes do. The artifact's platform is unknown/unknown, so no runtime uses the artifact as an image.
 //
 // The result does not depend on the machine, the time or the order of a directory: the same files give the same
 // digests.

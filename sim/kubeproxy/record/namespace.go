@@ -97,7 +97,7 @@ func (s scenario) boot() error {
 
 // awaitRules waits until the dumps contain all Services, and have not changed for five seconds.
 func awaitRules(s scenario, dumps []dump) error {
-	const still = 5 // in seconds; until kube-proxy has finished, it makes its next change within two seconds
+	const still = 5 // in seconds; until kube-proxy has finished, two of its changes are at most two seconds apart
 	last, same := "", 0
 	for range 60 {
 		time.Sleep(time.Second)
@@ -149,9 +149,9 @@ func writeFiles(header string, dumps []dump, file string, sysctls []string) erro
 	return os.WriteFile(file, []byte(header+machineWide+strings.Join(sysctls, "\n")+"\n"), 0o644)
 }
 
-// tidySave removes from the output of iptables-save the comments, which contain the time, and the policies of built-in
-// chains, which are not from kube-proxy. It also removes the counters in nfacct, which kube-proxy omits if the kernel
-// has no nfacct.
+// tidySave removes three parts of the output of iptables-save: the comments, the policies of built-in chains, and the
+// counters in nfacct. The comments contain the time. The policies are not from kube-proxy. If the kernel has no nfacct,
+// kube-proxy omits the counters.
 func tidySave(save string) string {
 	var b strings.Builder
 	for line := range strings.Lines(save) {

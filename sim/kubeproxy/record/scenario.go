@@ -11,7 +11,8 @@ import (
 	"strings"
 )
 
-// A scenario has the content of testdata/scenario.json of package kubeproxy, which explains the fields.
+// A scenario has the content of scenario.json in the directory testdata of package kubeproxy. That package explains the
+// fields.
 type scenario struct {
 	ServiceCIDRs []netip.Prefix
 	Hosts        map[string]addrs
