@@ -15,7 +15,7 @@ set -euo pipefail
 
 dir=$(mktemp -d)
 trap 'chmod -R u+w "$dir"; rm -rf "$dir"' EXIT
-cd "$dir" && export CGO_ENABLED=0 GOFLAGS=-mod=mod GOBIN=$dir CNI_PATH=$dir NETCONFPATH=$dir
+cd "$dir" && export AWS_VPC_K8S_CNI_LOG_FILE=stderr CGO_ENABLED=0 GOFLAGS=-mod=mod GOBIN=$dir CNI_PATH=$dir NETCONFPATH=$dir
 cat >main.go <<'EOF'
 package main
 

@@ -47,7 +47,7 @@ func main() {
 	_ = s.Serve(l)
 }
 EOF
-export CGO_ENABLED=0 GOFLAGS=-mod=mod
+export CGO_ENABLED=0 GOFLAGS=-mod=mod AWS_VPC_K8S_CNI_LOG_FILE=stderr # and no file in /host
 go build -o . . github.com/aws/amazon-vpc-cni-k8s/cmd/routed-eni-cni-plugin 2>/dev/null
 go list -m github.com/aws/amazon-vpc-cni-k8s && uname -r >&2
 cni() { # COMMAND POD
