@@ -17,7 +17,7 @@
 set -euo pipefail
 dir=$(mktemp -d)
 trap 'chmod -R u+w "$dir"; rm -rf "$dir"' EXIT
-cd "$dir" && printf 'module example.com/mark\n\ngo 1.26\n\nrequire github.com/aws/amazon-vpc-cni-k8s v1.23.2\n' >go.mod
+cd "$dir" && export AWS_VPC_K8S_CNI_LOG_FILE=stderr && printf 'module example.com/mark\n\ngo 1.26\n\nrequire github.com/aws/amazon-vpc-cni-k8s v1.23.2\n' >go.mod
 cat >main.go <<'END'
 package main
 
