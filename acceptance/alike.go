@@ -23,7 +23,7 @@ import (
 )
 
 // compareAnswers compares the answers of EC2 with the answers of a simulator in this process, and prints the
-// differences. It returns how many of them make the comparison fail (see compare.Row.Fails).
+// differences. It returns the number of differences that make the comparison fail (see compare.Row.Fails).
 func (c *cloud) compareAnswers(ctx context.Context, p plan, m *madeObjects, out output) (failures int, err error) {
 	simulated, err := c.newSimulator(ctx, p, m)
 	if err != nil {
@@ -160,7 +160,7 @@ func (c *cloud) simConfig(ctx context.Context, p plan, m *madeObjects) (ec2sim.C
 	for _, v := range peerings.VpcPeeringConnections {
 		peering := ec2sim.Peering{ID: sdk.ToString(v.VpcPeeringConnectionId), Requester: simPeer(v.RequesterVpcInfo),
 			Accepter: simPeer(v.AccepterVpcInfo), Tags: tagMap(v.Tags)}
-		// The simulator does not have the VPCs of other peerings.
+		// Leave out peerings between other VPCs: the simulator has only the run's VPC.
 		if peering.Requester.ID == *p.vpc.VpcId || peering.Accepter.ID == *p.vpc.VpcId {
 			config.Peerings = append(config.Peerings, peering)
 		}

@@ -136,8 +136,8 @@ func allPages[P, I any](ctx context.Context, p interface {
 	return all, nil
 }
 
-// cleanKilledRuns deletes the objects that killed runs have left. It does not check whether a run is still running. So
-// without -yes, it only prints the objects.
+// cleanKilledRuns deletes the objects of killed runs, and also the objects of a run that is still running. So without
+// -yes, it only prints the objects.
 func (c *cloud) cleanKilledRuns(ctx context.Context, o options, out output) error {
 	out.line("%s in %s: looking for objects with the tag %s",
 		c.caller, c.region, strings.TrimSuffix(tagRun+"="+o.run, "="))
@@ -164,8 +164,8 @@ func cleanCommand(run string) string {
 // emptyLooks consecutive answers contain no objects.
 //
 // EC2 refuses to delete the security group while an instance or an ENI uses the group. This also applies to instances
-// and ENIs that EC2 does not show yet. So when the group is deleted, nothing of the run remains. If a request reaches
-// EC2 after the deletion, it creates nothing, because it names the deleted group.
+// and ENIs that EC2 does not show yet. So when the group is deleted, nothing of the run remains. A request that reaches
+// EC2 later creates nothing, because the request names the deleted group.
 func (c *cloud) deleteObjects(ctx context.Context, run string, m *madeObjects, emptyLooks int, out output) error {
 	said := map[string]bool{}
 	say := func(key, line string) {

@@ -78,9 +78,8 @@ func (c *cloud) envVariables(s sdk.Credentials) [][2]string {
 // sessionLife is how long the session of the instances is valid.
 const sessionLife = time.Hour
 
-// nodeSession returns temporary credentials for the instances. Access keys that never expire must not leave this
-// machine, so nodeSession asks STS for a session in their place. The session goes to the instances over SSH. On the
-// instances, it is only in the memory of processes.
+// nodeSession returns temporary credentials for the instances: a session. Access keys that never expire must not leave
+// this machine. The session goes to the instances over SSH, and is there only in the memory of processes.
 //
 // The test does not create an instance profile, for three reasons. Many users of EC2 have no permission to create and
 // pass roles. EC2 does not find a new profile at once. And the profile would remain if this process were killed.

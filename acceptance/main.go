@@ -6,9 +6,8 @@
 //
 // The command launches two small instances in one subnet, and installs the suite there. It compares the answers of EC2
 // and of the metadata service with the answers of the simulator (package compare). Then it makes pods with the
-// installed plugins. It sends packets between the pods, the instances and the internet. The command "make demo" does
-// the same in the simulation. At the end, the command deletes the objects that it has made, and prints an estimate of
-// the cost.
+// installed plugins. It sends packets between the pods, the instances and the internet. At the end, the command deletes
+// the objects that it has made, and prints an estimate of the cost.
 //
 // The command creates each object with the tag cni-ipvlan-vpc-k8s-acceptance, whose value is the ID of the run. To find
 // the objects that it must delete, it asks EC2 for objects with this tag. So it also finds an object if EC2's answer to
@@ -65,7 +64,7 @@ type refusal struct{ err error }
 func (r *refusal) Error() string { return r.err.Error() }
 func (r *refusal) Unwrap() error { return r.err }
 
-// newRefusal returns a refusal that wraps err, and names the signal if one has cancelled ctx.
+// newRefusal returns a refusal that wraps err. If a signal has cancelled ctx, the refusal names the signal.
 func newRefusal(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		err = fmt.Errorf("interrupted: nothing was made: %w", context.Cause(ctx))

@@ -197,7 +197,7 @@ func (c *cloud) launch(ctx context.Context, o options, p plan, m *madeObjects, u
 	return nil
 }
 
-// bootPatience is how long the test waits until the instances run, and then for each instance to accept SSH.
+// bootPatience is how long the test waits for the instances to run, and then for each instance to accept SSH.
 const bootPatience = 5 * time.Minute
 
 func (c *cloud) waitUntilRunning(ctx context.Context, m *madeObjects) error {

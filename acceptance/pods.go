@@ -268,7 +268,7 @@ func (s *podTest) tryServices(context.Context) error {
 	return one.ends.call("Proxy", []ends.Service(nil), &done)
 }
 
-// tryMetadata checks that the first node reaches the metadata service, and that its pods do not.
+// tryMetadata checks that the first node reaches the metadata service, and that the node's pods do not.
 func (s *podTest) tryMetadata(context.Context) error {
 	to := netip.MustParseAddrPort("169.254.169.254:80")
 	const document, brief = "http://169.254.169.254/latest/meta-data/", 5 * time.Second

@@ -12,9 +12,9 @@ import (
 
 // callerPolicy returns the IAM policy that the caller needs. The instances use a session of the caller's credentials,
 // so the policy includes the permissions that the instances need. The policy allows changes and deletions only of
-// objects with the tag of a run. This tag can only be set when an object is created. The IAM user guide describes the
-// syntax ("Grammar of the IAM JSON policy language"). The Service Authorization Reference describes the condition keys
-// ("Actions, resources, and condition keys for Amazon EC2").
+// objects with the tag of a run. It allows CreateTags only in a call that creates an object. The IAM user guide
+// describes the syntax ("Grammar of the IAM JSON policy language"). The Service Authorization Reference describes the
+// condition keys ("Actions, resources, and condition keys for Amazon EC2").
 func callerPolicy() iam.Policy {
 	ours := map[string]map[string]string{"Null": {"aws:ResourceTag/" + tagRun: "false"}}
 	allow := func(sid string, condition map[string]map[string]string, actions ...string) iam.Permission {

@@ -14,9 +14,9 @@ type price struct{ hour, credits float64 }
 
 // prices are approximate prices of us-east-1, from https://aws.amazon.com/ec2/pricing/on-demand,
 // https://aws.amazon.com/vpc/pricing and https://aws.amazon.com/ebs/pricing in 2025. Other regions cost up to twice as
-// much. Use of the CPU above the baseline costs $0.05 per vCPU and hour. For t3.small and t3.medium, two vCPUs at full
-// load are 1.6 vCPUs above the baseline of 20 % each (EC2 user guide, "Unlimited mode for burstable performance
-// instances").
+// much. Use of the CPU above the baseline costs $0.05 per vCPU and hour. t3.small and t3.medium have two vCPUs, each
+// with a baseline of 20 %. So at full load, they use 1.6 vCPUs above the baseline (EC2 user guide, "Unlimited mode for
+// burstable performance instances").
 var prices = map[string]price{"t3.small": {0.0208, 0.08}, "t3.medium": {0.0416, 0.08}, "m5.large": {0.096, 0},
 	"c5.large": {0.085, 0}}
 

@@ -68,7 +68,7 @@ func dial(ctx context.Context, addr netip.Addr, c *ssh.ClientConfig) (*shell, er
 	return &shell{ssh.NewClient(transport, channels, requests)}, nil
 }
 
-// asRoot returns a shell command that runs this command as root. If the SSH user is not root, it uses sudo(8).
+// asRoot returns a shell command that runs the given command as root, by sudo(8) if the SSH user is not root.
 func asRoot(command string) string {
 	quoted := "'" + strings.ReplaceAll(command, "'", `'\''`) + "'"
 	return `if [ "$(id -u)" = 0 ]; then exec sh -ec ` + quoted + `; else exec sudo -n sh -ec ` + quoted + `; fi`

@@ -14,9 +14,9 @@
 // replaces both IDs by the same name.
 //
 // A field differs in kind if one side lacks the field, or if the forms differ. The comparison fails if the suite reads
-// such a field: tests with the simulator could then pass although the suite fails on EC2. To find out whether the suite
-// reads a field, a probe gives the suite's client the recorded answer without the field. If the client's result
-// changes, the suite reads the field.
+// a field that differs in kind, because tests with the simulator could then pass although the suite fails on EC2. To
+// find out whether the suite reads a field, a probe gives the suite's client the recorded answer without the field. If
+// the client's result changes, the suite reads the field.
 package compare
 
 import (
@@ -148,8 +148,8 @@ func (t *tableBuilder) addStep(s step, real, sim *side) {
 	}
 }
 
-// addRow adds a row, unless the table already has the same difference. Two differences can be the same in different
-// steps, or at different indices of a path.
+// addRow adds a row if the table has no equal row. Two rows are equal even if their steps differ, or the indices in
+// their fields.
 func (t *tableBuilder) addRow(r Row) {
 	key := r
 	key.Step, key.Read = "", false

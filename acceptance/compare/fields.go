@@ -20,7 +20,7 @@ import (
 const statusField = "(HTTP status)"
 
 // messageField is the path of the message in an error of EC2. Two messages never differ in kind, because only people
-// read messages. The comparison compares the kinds of errors by outcome.meaning.
+// read messages. outcome.meaning distinguishes the errors.
 const messageField = "Errors.Error.Message"
 
 // ignoredFields are fields whose values differ in each answer.

@@ -16,7 +16,7 @@ import (
 // for example IDs. A missing field has the zero form.
 type form struct {
 	shown string // what the table shows: the text, with names or descriptions in place of IDs, addresses and times
-	kind  string // what the text is, for example "a number"; for an unknown sort of text, the same as shown
+	kind  string // what the text is, for example "a number"; for an unknown sort of text, equal to the field shown
 }
 
 // names has a name for each known text of one side, for example for the ID of the new ENI. The name is the same on both
@@ -29,8 +29,8 @@ func (n names) addName(text, name string) {
 	}
 }
 
-// replaceNames replaces each known text inside a longer text by its name. It begins with the longest, because a known
-// text can be the beginning of another.
+// replaceNames replaces all known texts in a text by their names. It begins with the longest known text, because a
+// known text can contain a shorter known text.
 func (n names) replaceNames(text string) string {
 	for _, known := range slices.SortedFunc(knownTexts(n), func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b))

@@ -23,8 +23,8 @@ type probe struct {
 
 func newProbe(s step, on *side) *probe { return &probe{step: s, side: on} }
 
-// isRead reports whether the suite's client reads a field in the answer to a call. Then the client's result changes if
-// the field is missing.
+// isRead reports whether the suite's client reads a field in the answer to a call. The client reads a field if the
+// client's result is different without the field.
 func (p *probe) isRead(call, field string) bool {
 	a, ok := p.side.answers[call]
 	if !ok {
@@ -45,7 +45,7 @@ func (p *probe) isRead(call, field string) bool {
 	return !reflect.DeepEqual(*p.wholeOutcome, p.replay(answers))
 }
 
-// playURL is the URL of a probe's requests. It names no server, because a player answers the requests.
+// playURL is the URL of a probe's requests, which a player answers.
 const playURL = "http://play.invalid"
 
 // replay runs the step with recorded answers, and returns the outcome.

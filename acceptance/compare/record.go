@@ -82,8 +82,8 @@ func callOf(q *http.Request) (string, error) {
 	return form.Get("Action"), err
 }
 
-// A player answers requests with recorded answers, and with status 404 if there is none. After a limited number of
-// requests, all further requests fail, so that no client sends requests for ever.
+// A player answers requests with recorded answers. If there is no recorded answer, the status is 404. After a limited
+// number of requests, all further requests fail, so that no client sends requests for ever.
 type player struct {
 	answers map[string]answer
 	left    int // how many more requests the player answers
