@@ -33,7 +33,7 @@
 //	tool/kube/      makes the suite's only request to the API server, with the kubelet's credentials
 //	tool/history/   reads the lease log, and finds out which pod had which address
 //
-// The packages above use the following packages. The packages aws, nl and registry do not import each other:
+// The packages aws, nl and registry do not import each other. The packages above use these packages:
 //
 //	aws/            EC2 and metadata as types of this suite; only aws and acceptance import the AWS SDK
 //	  api/          the table of EC2's actions
@@ -82,7 +82,7 @@
 //	slot            a device index of a network card, where one ENI can be attached
 //	prefix          a block that EC2 delegates to an ENI: a /28 of IPv4, a /80 of IPv6
 //	pool            a named set of ENIs with its own subnets and security groups; top-level keys define "default"
-//	derived pool    a pool for pods with the same request (security groups or an ENI), made from the pods' own pool
+//	derived pool    a pool for pods that ask for the same security groups or ENI; it is made from the pods' own pool
 //	ENI on request  an ENI for which a pod has asked: only pods that ask for it get its addresses
 //	managed         an ENI that this suite created, and may delete; a tag in EC2 says so
 //	foreign         an ENI that serves no pods: its owner forbids changes, or it had no address when first found
@@ -103,7 +103,7 @@
 //	wiring        the list of kernel objects that a plugin adds, checks and deletes
 //	service loop  the path of a pod's packet to a Service: to the node, back into the pod, and out through its ENI
 //	direct        traffic that leaves through the pod's ENI and not through the node
-//	egress        destinations that client pods reach through router pods, with the address of a router
+//	egress        destinations that client pods reach through router pods, and that see the address of a router
 //
 // Addresses:
 //
