@@ -12,7 +12,7 @@
 //		})
 //	}
 //
-// The package is for processes that run for only some milliseconds: encoding/json takes twenty times as many
+// The package is for processes that run for only some milliseconds, because encoding/json takes twenty times as many
 // instructions. Program gen generates descriptions from the struct tags of types. Package codectest checks that a
 // description and the struct tags agree.
 package codec
@@ -29,8 +29,8 @@ import (
 // A Codec reads or writes one JSON text. After the first error, a Codec reads nothing more.
 type Codec struct {
 	in string
-	// where the next byte to read is in the text; between two members of an object, the next byte is the first byte of
-	// a key
+	// the offset in the text of the next byte to read; between two members of an object, this is the first byte of a
+	// key
 	offset      int
 	objectEnded bool // the object has no more members
 	err         error
@@ -39,8 +39,7 @@ type Codec struct {
 	exact     bool
 	seenNames []string // names already read in the current object and in the objects that contain it
 	ownNames  int      // index in seenNames where the names of the current object begin
-	// not nil only while memberNames calls a description: the description then reads nothing, and only adds the names
-	// of its members to this list
+	// if not nil, a description reads nothing, and only adds the names of its members to this list: see memberNames
 	names []string
 
 	out     []byte // nil: this codec reads
@@ -62,8 +61,8 @@ func Read(in []byte, value func(*Codec)) error {
 	return c.readAll(value)
 }
 
-// ReadExactly reads a value as encoding/json would read it. The text must be the output of json.Compact. If this
-// package and encoding/json could read the text differently, ReadExactly returns an error: for example, a name appears
+// ReadExactly reads a value as encoding/json would read it. The text must be the output of json.Compact. ReadExactly
+// returns an error if this package and encoding/json could read the text differently. For example, a name appears
 // twice, a value is null, or a name differs from a described name only in upper and lower case.
 func ReadExactly(in []byte, value func(*Codec)) error {
 	c := Codec{in: string(in), exact: true}
@@ -80,7 +79,7 @@ func (c *Codec) readAll(value func(*Codec)) error {
 // Writes reports whether this codec writes.
 func (c *Codec) Writes() bool { return c.out != nil }
 
-// Fail records an error of the codec. Only the first error of a codec is recorded.
+// Fail records the first error of the codec, and ignores later errors.
 func (c *Codec) Fail(err error) {
 	if c.err == nil {
 		c.err = fmt.Errorf("at byte %d: %w", c.offset, err)
@@ -118,12 +117,12 @@ func (c *Codec) Each(values ...func(*Codec)) {
 }
 
 // Object describes a JSON object. The function members describes the object's members. Object writes the members in the
-// function's order. Object reads members in any order. But it is faster if the text has the function's order, because
-// it then calls the function only once. Object skips members that are not described.
+// function's order. Object reads members in any order. If the text has the function's order, Object calls the function
+// only once, and so is faster. Object skips members that are not described.
 func (c *Codec) Object(members func()) { c.ObjectAndRest(members, nil) }
 
-// ObjectAndRest does what Object does, but does not lose members that are not described. It reads their texts into the
-// map rest, and writes them after the described members.
+// ObjectAndRest does what Object does, but keeps members that are not described. It reads the texts of these members
+// into the map rest, and writes the texts after the described members.
 func (c *Codec) ObjectAndRest(members func(), rest map[string]string) {
 	if c.Writes() {
 		c.out = append(c.out, '{')

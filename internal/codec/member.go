@@ -18,9 +18,9 @@ func Field[T any](c *Codec, name string, v *T, kind func(*T, *Codec)) {
 	}
 }
 
-// beginMember begins the member with this name. It writes the key, or it reads the next key in the text if this is the
-// member's key. It reports whether it has written or read the key. A description has many members, of which only one is
-// the next in the text. So a caller allocates a closure only after beginMember has returned true.
+// beginMember begins the member with this name. It writes the name as the key, or reads the next key in the text if
+// this key is equal to the name. It returns true if it has written or read the key. A description has many members, of
+// which only one is the next in the text. So a caller allocates a closure only after beginMember has returned true.
 func (c *Codec) beginMember(name string) bool {
 	if !c.Writes() {
 		return c.readKeyIf(name)

@@ -8,7 +8,7 @@ import "unsafe"
 // The functions in this Go file are only for the kinds of package indexed. These kinds copy the original text of an
 // unchanged value, and write indexes with offsets and lengths.
 
-// A cut is a text that the codec does not copy into out. It belongs before the byte of out at the offset "at".
+// A cut is a text that the codec does not copy into out. Its place is before out[at].
 type cut struct {
 	at   int
 	text string
@@ -27,9 +27,8 @@ func WriteParts(out []byte, value func(*Codec)) (parts [][]byte, err error) {
 	return append(parts, c.out[from:]), c.err
 }
 
-// ReadTrusted does what Read does, but only for a text that Write or WriteParts has written, with no byte changed since
-// then. A kind may skip a part of the text, and parse this part later. So the caller must not change the text, not even
-// after the call.
+// ReadTrusted does what Read does, but only for the unchanged output of Write or WriteParts. A kind may skip a part of
+// the text, and parse this part later. So the caller must not change the text, not even after the call.
 func ReadTrusted(in []byte, value func(*Codec)) error {
 	// do not copy the text, because a copy of a large text costs a page fault for each page
 	c := Codec{in: unsafe.String(unsafe.SliceData(in), len(in)), trusted: true}
@@ -56,7 +55,7 @@ func (c *Codec) Seek(at int) { c.offset = at }
 // codec writes more.
 func (c *Codec) Output() []byte { return c.out }
 
-// Reserve writes n zero bytes. Its caller later overwrites them in Output.
+// Reserve writes n zero bytes. The caller later overwrites these bytes in Output.
 func (c *Codec) Reserve(n int) { c.out = append(c.out, make([]byte, n)...) }
 
 // Comma writes a comma, unless the next member or element is the first of its object or array.

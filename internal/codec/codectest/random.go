@@ -59,8 +59,8 @@ func nonZero(t reflect.Type) reflect.Value {
 	return v
 }
 
-// fillLeaf sets *v to a random value and returns true, if Random cannot fill the type of *v part by part. Examples are
-// a string and a time. For any other type, fillLeaf returns false.
+// fillLeaf sets *v to a random value and returns true, for example for a string and a time. For a type that Random
+// fills part by part, fillLeaf returns false.
 func fillLeaf(v any) bool {
 	switch p := v.(type) {
 	case *time.Time:

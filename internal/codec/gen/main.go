@@ -16,9 +16,8 @@
 // "describe" or "members", the method's name begins with a capital letter.
 //
 // The type of a field determines the kind of its member. The tag "codec" may name another kind, for example
-// codec:"plugin.DNS". Or it names a function that describes the whole member, for example codec:"member indexed.Addrs".
-// If a type embeds a type of another module, the tag of the embedded field must name the function that describes the
-// members.
+// codec:"plugin.DNS". Or the tag names a function for the whole member: codec:"member indexed.Addrs". If a type embeds
+// a type of another module, the tag of the embedded field must name the function that describes the members.
 //
 // If a directive ends with the word "kept", gen also generates the methods same and clone. Package indexed calls these
 // methods to find out which values have changed since a process read the text.
