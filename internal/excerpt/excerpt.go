@@ -54,7 +54,7 @@ func escapeText(text, unescaped string) string {
 	return b.String()
 }
 
-// writeRune writes r, which is the first rune of the text, or an escape if r is not printable.
+// writeRune writes r if r is printable, and otherwise an escape. r is the first rune of the text.
 func writeRune(b *strings.Builder, text string, r rune) {
 	switch {
 	case r == utf8.RuneError && !strings.HasPrefix(text, string(utf8.RuneError)):
@@ -67,7 +67,7 @@ func writeRune(b *strings.Builder, text string, r rune) {
 }
 
 // isPlain reports whether escapeText can return the text as it is. The text may have only printable ASCII characters,
-// and characters that the string in the second argument contains. Nearly all texts are plain.
+// and the characters in the argument unescaped. Nearly all texts are plain.
 func isPlain(text, unescaped string) bool {
 	for i := range len(text) {
 		if c := text[i]; (c < ' ' || c > '~') && strings.IndexByte(unescaped, c) < 0 {

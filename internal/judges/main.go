@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command judges writes the table of the judges in docs/judges.md, from the output of go test -json. A judge is a test
-// program of another project, which tests the CNI plugins of this repository. A Go test that runs a judge has the
-// attributes "judge", "version" and "judged" (testing.T.Attr). Each subtest runs one case of the judge. An attribute
-// "left" is a reason why the Go test leaves out cases. The command prints each failed test, and fails if there is one.
+// Command judges writes the table of the judges in docs/judges.md, from the output of go test -json. A judge is a
+// program from another project. The program tests the CNI plugins of this repository. A Go test that runs a judge has
+// the attributes "judge", "version" and "judged" (testing.T.Attr). Each subtest runs one case of the judge. An
+// attribute "left" is a reason why the Go test leaves out cases. The command prints each failed test. If a test failed,
+// the command fails.
 //
 //	go test -json ./e2e -run TestJudge | judges -table docs/judges.md
 //

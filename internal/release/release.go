@@ -6,8 +6,7 @@ package release
 
 import "runtime/debug"
 
-// Version returns the version of the program's main module, which the go command has recorded in the program, or
-// "(devel)".
+// Version returns the version that the go command has recorded for the program's main module, or "(devel)".
 func Version() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		return info.Main.Version

@@ -12,8 +12,8 @@ package stack
 func init() { Deepen(0) }
 
 // Deepen grows the stack of the calling goroutine at once to the size that a command needs. At the beginning of the
-// call, Go makes the stack large enough for the array, even if the call returns before the array's declaration. The
-// argument must be 0, because otherwise Go would write zeros to the whole array.
+// call, Go makes the stack large enough for the array below, even if the call returns before the array's declaration.
+// The argument must be 0, because otherwise Go would write zeros to the whole array.
 //
 //go:noinline
 func Deepen(i int) byte {

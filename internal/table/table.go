@@ -95,8 +95,8 @@ func (t Table) Has(column string, begins ...string) bool {
 	})
 }
 
-// Ratio returns the ratio that belongs to the number of [Table.Number]. It is in the same row, to the right of the
-// number, in the next column with the head "x".
+// Ratio returns the ratio that belongs to the number of [Table.Number]. The ratio is in the same row, in the first
+// column with the head "x" to the right of the number.
 func (t Table) Ratio(column string, begins ...string) float64 {
 	if len(t) == 0 {
 		return 0

@@ -18,8 +18,8 @@ type Event struct {
 	Elapsed                                   float64
 }
 
-// Again is the Action of an Event that Read itself makes. A VM has died while it ran a package's tests, and all of them
-// now run again. So the caller must ignore the package's earlier results.
+// Again is the Action of an Event that Read itself makes. A VM has died, and all tests of the package now run again. So
+// the caller must ignore the package's earlier results.
 const Again = "again"
 
 // Read calls the function handle for each event, except for the events with output. It prints the output of tests and

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package trace finds the distributed trace to which the CNI call of this process belongs. A runtime that traces its
-// CNI calls sets the environment variable TRACEPARENT for the plugin (libcni 1.3.1). Its format is that of the HTTP
-// header traceparent (W3C Trace Context, level 1, section 3.2).
+// CNI calls sets the environment variable TRACEPARENT for the plugin (libcni 1.3.1). The variable has the format of the
+// HTTP header traceparent (W3C Trace Context, level 1, section 3.2).
 package trace
 
 import (
