@@ -3,8 +3,9 @@
 
 //go:build !urfave_cli_no_docs
 
-// Manual writes the manual page of the tool, and its completions for shells, into a directory like /usr/share. The
-// library urfave/cli makes them. Its code for pages needs a Markdown library, which the shipped tool must not contain.
+// Manual writes the manual page and the shell completions of the tool into a directory like /usr/share. The library
+// urfave/cli makes the page and the completions. The code for pages needs a Markdown library, which the shipped tool
+// must not contain.
 //
 //	manual DIR
 package main

@@ -100,7 +100,7 @@ func describe(programs []string) (*bom, error) {
 	for _, l := range libraries {
 		b.Components = append(b.Components, l)
 	}
-	// Programs come before libraries, each sorted by name.
+	// Programs come before libraries, both sorted by name.
 	slices.SortFunc(b.Components, func(x, y component) int {
 		return cmp.Or(cmp.Compare(x.Type, y.Type), cmp.Compare(x.Ref, y.Ref))
 	})
