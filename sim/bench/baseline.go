@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// maxWorsening is the largest allowed ratio of a figure to that of an earlier run. Counts of instructions differ by at
-// most three percent between runs.
+// maxWorsening is the largest allowed ratio of a figure to the same figure of an earlier run. Counts of instructions
+// differ by at most three percent between runs.
 const maxWorsening = 1.10
 
 // comparedColumns are the table columns that baseline.compare compares.

@@ -64,9 +64,9 @@ func candidates(own, routed, chained, dir string) []candidate {
 	}
 }
 
-// warmConflist reads a conflist from a file, and changes it so that no measured ADD needs EC2. An earlier ADD has
-// filled the whole ENI with addresses or prefixes, and an ADD may use a released address at once. If dataPath is empty,
-// the file's data path stays.
+// warmConflist reads a conflist from a file, and changes it so that no measured ADD needs EC2. An ADD before the
+// measurement fills the whole ENI with addresses or prefixes, and an ADD may use a released address at once. If
+// dataPath is empty, the file's data path stays.
 func warmConflist(file string, first int, prefixes bool, dataPath string) (string, error) {
 	list, err := paths.EditConflist(file, func(p map[string]any) error {
 		p["reuseIPWait"], p["ipBatchSize"], p["interfaceIndex"], p["prefixDelegation"] = 0, 0, first, prefixes

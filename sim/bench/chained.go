@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// connectChained returns a function that connects a pod with our chained plugins except ipam, which needs EC2.
-// furtherKeys are keys for the plugins' configuration.
+// connectChained returns a function that connects a pod. The function executes our chained plugins except ipam, which
+// needs EC2. furtherKeys are keys for the plugins' configuration.
 func connectChained(furtherKeys map[string]any) func(*host, *guest) error {
 	return func(h *host, g *guest) error {
 		conf := g.pluginConf()
@@ -40,9 +40,9 @@ func (g *guest) pluginConf() map[string]any {
 	}
 }
 
-// connectChainedVeth connects a routed pod with the plugin unnumbered-ptp. The pod's packets go to the subnet's router.
-// In EC2 the router forwards packets, but here it does not. So the host has a neighbour entry: the router's address
-// with the MAC address of the other host's ENI.
+// connectChainedVeth connects a routed pod by the plugin unnumbered-ptp. The pod's packets go to the subnet's router.
+// In EC2 the router forwards packets, but here it does not. So on the host, a neighbour entry maps the router's address
+// to the MAC address of the other host's ENI.
 func connectChainedVeth(h *host, g *guest) error {
 	conf := g.pluginConf()
 	conf["prevResult"] = map[string]any{

@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// The host outside the VPC has the addresses outsideAddrs. The pod "a" is the client. It reaches the first address
-// through the router "b" on the other node, and the second through the router "c" on its own node. Each router is the
-// only backend of its own Service. The ClusterIPs of these two Services are in gateways.
+// The host outside the VPC has the addresses outsideAddrs. The pod "a" is the client. The client reaches the first
+// address through the router "b" on the other node, and the second through the router "c" on its own node. Each router
+// is the only backend of its own Service. The ClusterIPs of these two Services are in gateways.
 //
 // The host outside is in the namespace of the subnet's router. A separate host would add the same cost in all layouts,
 // and the ratios would show less.
@@ -105,9 +105,9 @@ func (fs *flows) addOutside(ctx context.Context, p *pair) error {
 	return p.checkSources(ctx, routes)
 }
 
-// checkSources checks the source address that the host outside sees in packets of the client. It must be the address of
-// the router, or of the node if the layout has no routers. During the check, rules drop packets with other source
-// addresses.
+// checkSources checks the source address that the host outside sees in packets of the client. The source address must
+// be the address of the router, or of the node if the layout has no routers. During the check, rules drop packets with
+// other source addresses.
 func (p *pair) checkSources(ctx context.Context, routes []route) error {
 	sources := []netip.Addr{p.b.addr, p.c.addr}
 	if p.tunnel == nil {

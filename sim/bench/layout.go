@@ -55,8 +55,8 @@ var (
 	clusterIP = netip.MustParseAddr("172.20.0.1")
 )
 
-// clusterPort is the port of the Service whose backend is the pod on the other host. The Service at the next port has
-// the pod on the same host as its backend.
+// clusterPort is the port of the Service whose backend is the pod on the other host. The backend of the Service at the
+// next port is the pod on the same host.
 const clusterPort = 80
 
 // A host is an instance, and a guest is a pod on a host.
@@ -157,9 +157,9 @@ func (p *pair) finishHosts() error {
 	return nil
 }
 
-// kubeProxyTable returns rules with the effect of kube-proxy's. Each Service has one backend, the server in pod "b" or
-// "c". With tunnels, these pods are also routers. Each router is the backend of one more Service, whose ClusterIP is in
-// gateways.
+// kubeProxyTable returns rules that do what kube-proxy's rules do. Each Service has one backend, the server in pod "b"
+// or "c". With tunnels, these pods are also routers. Each router is the backend of one more Service, whose ClusterIP is
+// in gateways.
 func (p *pair) kubeProxyTable() nl.Table {
 	rule := func(proto string, to netip.Addr, port uint16, backend netip.AddrPort) nl.NFRule {
 		return nl.NFRule{nl.DAddr(hostPrefix(to)), nl.DPort(proto, port, port), nl.DNAT(backend)}
@@ -187,7 +187,7 @@ func (h *host) addENIs(vpc *nl.NS, number int) error {
 		{NS: h.NS, Object: nl.Veth{Name: "eth0", MAC: mac(number, 1), Peer: fmt.Sprint("e0-", number),
 			PeerMAC: mac(number, 2), PeerNS: vpc, MTU: 9001}},
 		{NS: h.NS, Object: nl.Addr{Prefix: hostPrefix(h.boot), Dev: "eth0"}},
-		// A real node has a default route, too. With it, a loose rp_filter accepts all source addresses.
+		// A real node has a default route, too. With this route, a loose rp_filter accepts all source addresses.
 		{NS: h.NS, Object: nl.Route{Dst: nl.IPv4.Everywhere(), Via: router, Dev: "eth0", OnLink: true}},
 		{NS: h.NS, Object: nl.Veth{Name: "eth1", MAC: mac(number, 3), Peer: fmt.Sprint("e1-", number),
 			PeerMAC: mac(number, 4), PeerNS: vpc, MTU: 9001}},
@@ -202,7 +202,7 @@ func mac(host, link int) string              { return fmt.Sprintf("02:00:00:00:%
 func hostPrefix(a netip.Addr) netip.Prefix   { return netip.PrefixFrom(a, a.BitLen()) }
 func subnetPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, subnet.Bits()) }
 
-// routeByNode adds a route to the host: packets to the VPC leave through eth0.
+// routeByNode makes the host's packets to the VPC leave through eth0.
 func routeByNode(h *host) error {
 	return nl.Wiring{{NS: h.NS, Object: nl.Route{Dst: subnet, Dev: "eth0"}}}.Add()
 }
@@ -255,7 +255,7 @@ func connectRouted(h *host, g *guest) error {
 		{NS: h.NS, Object: nl.Rule{Pref: toPod, To: hostPrefix(g.addr), Table: unix.RT_TABLE_MAIN}},
 		{NS: h.NS, Object: nl.Rule{Pref: fromPod, From: hostPrefix(g.addr), Table: table}},
 		// The other host sends ARP requests for the pod's address, so eth1 must answer. EC2's fabric delivers packets
-		// without such requests.
+		// without ARP requests.
 		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/eth1/proxy_arp", Value: "1"}},
 		{NS: g.NS, Object: nl.Addr{Prefix: hostPrefix(g.addr), Dev: "eth0"}},
 		{NS: g.NS, Object: nl.Neigh{Addr: hop, MAC: v.MAC, Dev: "eth0"}},
@@ -288,7 +288,7 @@ func trackConnections(h *host) error {
 	}}.Add(h.NS)
 }
 
-// addBridge creates a bridge, with the address addr if it is valid.
+// addBridge creates a bridge. If addr is valid, the bridge gets this address.
 func addBridge(n *nl.NS, name string, addr netip.Addr) error {
 	err := n.Do(func() error { return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: linkAttrs(name)}) })
 	if err != nil {

@@ -130,8 +130,7 @@ func (n *node) prepareChains(ctx context.Context, chains []*chain, podCount int)
 	return nil
 }
 
-// batchCount returns how many batches of c simultaneous calls to run: the total number of calls is about rounds, but
-// there are at least four batches if rounds allows.
+// batchCount returns how many batches of c simultaneous calls to run: rounds/c, but at least 4 and at most rounds.
 func batchCount(rounds, c int) int { return min(rounds, max(4, rounds/c)) }
 
 // measureRounds measures each subject once in each of n rounds. Each round begins with another subject. Before these

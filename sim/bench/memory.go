@@ -21,7 +21,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// kubeletPods is kubelet's default for the number of pods on a node. The ADDs of all of them run at once.
+// kubeletPods is kubelet's default for the number of pods on a node.
 const kubeletPods = 110
 
 // measureMemory measures how much memory ADDs take: one ADD alone, and kubeletPods ADDs at once.
@@ -80,8 +80,8 @@ type footprint struct {
 	// variables).
 	peak, anonymous int
 	// Of kubeletPods ADDs at once: peaks is the sum of the peak resident sets, and group is the peak memory of a
-	// control group with all processes. A page that several processes share counts once for each in peaks, and once in
-	// group.
+	// control group with all processes. A page that several processes share counts once for each process in peaks, and
+	// once in group.
 	peaks, group int
 }
 

@@ -63,7 +63,7 @@ func (o options) addressesText() string {
 }
 
 // growthText returns a text that compares a chain's costs on a node with many pods (now) with those on an empty node
-// (before). It uses minimum elapsed times and average CPU times, which contain no waits.
+// (before). It uses minimum elapsed times and average CPU times, because these figures contain no waits.
 func growthText(now, before []sample) string {
 	return fmt.Sprintf("%s x at least, %s x CPU", ratio(quantile(walls(now), 0), quantile(walls(before), 0)),
 		ratio(mean(now), mean(before)))

@@ -13,7 +13,7 @@ import (
 )
 
 // containerd calls STATUS each time the kubelet asks whether the node is ready, even on an idle node. So STATUS must be
-// cheap: bench compares it with a program that does nothing.
+// cheap. bench compares STATUS with a program that does nothing.
 
 // maxStatusRatio limits the ratio of STATUS's CPU time to that of a program that does nothing. The goal is 1.15. bench
 // also measures the verb VERSION, which makes no checks.

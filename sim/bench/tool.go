@@ -58,7 +58,7 @@ func (n *node) measureUpkeep(ctx context.Context, c *chain, otherPods int) (u up
 	return u, c.execEach(ctx, "DEL", ps)
 }
 
-// samplesPerCost is how often bench measures each cost of an upkeep. It uses the median.
+// samplesPerCost is how often bench measures each cost of an upkeep. bench uses the median.
 const samplesPerCost = 5
 
 // lockTime returns the size of the node's registry, and how long one change of the registry holds its lock.

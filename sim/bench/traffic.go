@@ -180,7 +180,7 @@ func (g *guest) output(ctx context.Context, args ...string) (out string, err err
 	return out, err
 }
 
-// startServer starts a server in the pod, which ends when ctx is done. wait returns when the server has ended.
+// startServer starts a server in the pod. The server ends when ctx is done. wait returns when the server has ended.
 func (g *guest) startServer(ctx context.Context) (wait func(), err error) {
 	err = g.Do(func() error {
 		c := generatorCommand(ctx, "serve")

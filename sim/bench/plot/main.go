@@ -29,7 +29,7 @@ import (
 type Chart struct {
 	Title  string
 	column string
-	ratios bool // show the ratios from the first column "x" to the right, instead of the figures
+	ratios bool // show the ratios in the next column "x", instead of the figures
 	Bars   []Bar
 
 	Index     int
@@ -74,8 +74,8 @@ func fleetCharts() []Chart {
 	}
 }
 
-// barsOf returns a bar for each row that has a figure in the column. A percentage is no figure: not all pods of the row
-// have started.
+// barsOf returns a bar for each row that has a figure in the column. A percentage is no figure: it says that some pods
+// of the row have not started.
 func barsOf(t table.Table, column string) (bars []Bar) {
 	for _, row := range t[min(1, len(t)):] {
 		if i := slices.Index(t[0], column); i < 0 || i >= len(row) || strings.Contains(row[i], "%") {

@@ -28,7 +28,7 @@ type Call struct {
 }
 
 // parseWaterfalls reads a table. The columns are the case, the name of the call, its begin and end, and "path" if all
-// later calls wait for it. Consecutive rows with the same case are one Waterfall.
+// later calls wait for this call. Consecutive rows with the same case are one Waterfall.
 func parseWaterfalls(t table.Table) (all []Waterfall, err error) {
 	y := 10
 	for _, row := range t[1:] {
