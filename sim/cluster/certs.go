@@ -101,8 +101,7 @@ func (c certificates) writeKey(name string, key *ecdsa.PrivateKey) error {
 	return c.writePEM(name, "EC PRIVATE KEY", der)
 }
 
-// writeServiceAccountKeys writes the keys with which the API server signs the tokens of service accounts, and checks
-// them.
+// writeServiceAccountKeys writes the keys with which the API server signs and checks the tokens of service accounts.
 func (c certificates) writeServiceAccountKeys() error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

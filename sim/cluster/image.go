@@ -19,7 +19,7 @@ import (
 	"strings"
 )
 
-// An image is a container image with one layer, with copies of this machine's files. The nodes import archives of
+// An image is a container image. Its only layer has copies of this machine's files. The nodes import archives of
 // images, because there is no image registry.
 type image struct {
 	names      []string // with their tags

@@ -117,7 +117,7 @@ func (n *Node) PowerOff() error {
 	return err
 }
 
-// IsOff reports whether PowerOff has stopped the node, and no PowerOn has started it again.
+// IsOff reports whether the node is off: after PowerOff, and before the next PowerOn.
 func (n *Node) IsOff() bool { return n.poweredOff.Load() }
 
 // PowerOn starts the instance and the programs of a node that is off.
@@ -167,8 +167,8 @@ func (n *Node) installOurs() error {
 		n.Install(n.cluster.options.Plugins))
 }
 
-// Install replaces our plugins and the tool on the node with those in a directory. If the directory has an earlier
-// release, it may lack a plugin. Install then removes this plugin from the node.
+// Install replaces our plugins and the tool on the node with those in a directory. An earlier release may lack a
+// plugin. Install then removes this plugin from the node.
 func (n *Node) Install(dir string) error {
 	files, errs := map[string]string{}, []error(nil)
 	for _, p := range []string{"", "-grow", "-ipam", "-ipvlan", "-unnumbered-ptp", "-egress"} {
