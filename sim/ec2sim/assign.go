@@ -129,7 +129,7 @@ func (s *Sim) unassignPrivateIPAddresses(in *unassignPrivateIPAddressesInput) (*
 	return &emptyOutput{Return: true}, nil
 }
 
-// checkRelease refuses the release unless the ENI has all released addresses and prefixes.
+// checkRelease refuses the release if the ENI lacks a released address or prefix.
 func (e *eni) checkRelease(h, released holding) error {
 	for _, a := range released.addrs {
 		if !slices.Contains(h.addrs, a) {

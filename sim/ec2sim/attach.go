@@ -38,8 +38,8 @@ func (s *Sim) attachNetworkInterface(in *attachNetworkInterfaceInput) (*attachNe
 
 // checkAttach refuses an attachment that EC2's rules do not allow (API: AttachNetworkInterface; Guide: "Elastic network
 // interfaces", "Network cards", "Maximum IP addresses per network interface"). If a card does not have the boot ENI,
-// another ENI may have device index 0 on this card (in practice: amazon-vpc-cni-k8s uses this index, and
-// amazonlinux/amazon-ec2-net-utils#104 shows such an ENI).
+// another ENI may have device index 0 on this card (in practice: amazon-vpc-cni-k8s uses this index; see also
+// amazonlinux/amazon-ec2-net-utils#104).
 func (s *Sim) checkAttach(e *eni, i *Instance, card, index int) error {
 	switch {
 	case e.attachment != nil:
@@ -81,7 +81,7 @@ func (t InstanceType) checkLimits(v4, v6 int, prefixes bool) error {
 // that EC2 also does so.
 //
 // On types with several cards, the index must be lower than the card's limit of ENIs. In practice, EC2 refuses a higher
-// index at a launch (aws/aws-k8s-tester#531). It is a guess that EC2 also refuses it at an attachment.
+// index at a launch (aws/aws-k8s-tester#531). It is a guess that EC2 also refuses the index at an attachment.
 func (s *Sim) checkSlot(i *Instance, card, index int) error {
 	all := s.enisOf(i)
 	onCard, most := 0, i.limits.cards()[card]

@@ -215,14 +215,14 @@ func (c Config) validatePeering(p Peering, mistake func(string, ...any)) {
 
 const needBlock = "an IPv4 block between /16 and /28 is needed"
 
-// isIPv4Block reports whether the prefix b can be a block of a VPC or of a subnet (VPC Guide: "VPC CIDR blocks",
-// "Subnet CIDR blocks").
+// isIPv4Block reports whether b can be a block of a VPC or of a subnet (VPC Guide: "VPC CIDR blocks", "Subnet CIDR
+// blocks").
 func isIPv4Block(b netip.Prefix) bool {
 	return b.IsValid() && b.Addr().Is4() && b == b.Masked() && b.Bits() >= 16 && b.Bits() <= 28
 }
 
-// isIPv6Block reports whether the prefix b can be an IPv6 block of a VPC or of a subnet. The longest prefix length is
-// 60 for a VPC, and 64 for a subnet (VPC Guide: "VPC CIDR blocks", "Subnet CIDR blocks": "in increments of /4").
+// isIPv6Block reports whether b can be an IPv6 block of a VPC or of a subnet. The longest prefix length is 60 for a
+// VPC, and 64 for a subnet (VPC Guide: "VPC CIDR blocks", "Subnet CIDR blocks": "in increments of /4").
 func isIPv6Block(b netip.Prefix, longest int) bool {
 	return b.IsValid() && isIPv6(b.Addr()) && b == b.Masked() && b.Bits() >= 44 && b.Bits() <= longest &&
 		b.Bits()%4 == 0

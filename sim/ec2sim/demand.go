@@ -23,7 +23,7 @@ func (d demand) fieldsSet() []bool {
 	return []bool{len(d.addrs) > 0, d.count != nil, len(d.prefixes) > 0, d.prefixCount != nil}
 }
 
-// isEmpty reports whether no field is set. A pointer to 0 is also set.
+// isEmpty reports whether no field is set. A pointer to 0 also counts as set.
 func (d demand) isEmpty() bool { return !slices.Contains(d.fieldsSet(), true) }
 
 // wantsPrefixes reports whether the request asks for prefixes.
@@ -57,8 +57,8 @@ func (d demand) check(family string, minimum int) error {
 	return nil
 }
 
-// checkAssign refuses a demand unless exactly one field is set (API: AssignPrivateIpAddresses, AssignIpv6Addresses:
-// "You must specify either the IP addresses or the IP address count in the request").
+// checkAssign does what check does, and also refuses a demand in which no field is set (API: AssignPrivateIpAddresses,
+// AssignIpv6Addresses: "You must specify either the IP addresses or the IP address count in the request").
 func (d demand) checkAssign(family string) error {
 	if d.isEmpty() {
 		return refuse("MissingParameter", "Either the %s addresses or the address count should be provided.", family)

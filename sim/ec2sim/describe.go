@@ -34,7 +34,7 @@ type catalogue[T any] struct {
 	filters  map[string]func(T) []string // for each filter name, a function that returns a resource's values
 	tags     func(T) map[string]string   // nil if resources of this type have no tags
 	maxPage  int                         // maximum number of resources in a page
-	unpaged  bool                        // without MaxResults, a page has all resources; if false, at most maxPage
+	unpaged  bool                        // without MaxResults, a page has all resources; if false: at most maxPage
 	idParam  string                      // the parameter for IDs, if EC2 refuses IDs with MaxResults; otherwise empty
 }
 

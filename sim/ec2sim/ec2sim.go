@@ -120,7 +120,7 @@ type Subnet struct {
 	Tags       map[string]string
 }
 
-// A Peering is a connection between two VPCs. At least one of them is in the Config.
+// A Peering is a connection between two VPCs. At least one of the VPCs is in the Config.
 type Peering struct {
 	ID        string
 	Requester PeerVPC

@@ -27,8 +27,8 @@ func invalidValue(value any, parameter, why string) error {
 	return refuse("InvalidParameterValue", "Value (%v) for parameter %s is invalid. %s", value, parameter, why)
 }
 
-// httpStatus returns the HTTP status of an error code: 400 unless it is listed here (API: "Error codes", the table
-// "Server errors").
+// httpStatus returns the HTTP status of an error code (API: "Error codes", the table "Server errors"). By default,
+// the status is 400.
 func httpStatus(code string) int {
 	switch code {
 	case "AuthFailure":

@@ -27,7 +27,7 @@ const (
 	maxTTL      = 21600
 )
 
-// A view is the list of ENIs that the instance's metadata shows from the time since on.
+// A view is the list of ENIs that the instance's metadata shows. since is the time from which metadata shows this list.
 type view struct {
 	since time.Time
 	enis  []ENI

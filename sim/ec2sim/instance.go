@@ -107,10 +107,10 @@ func (s *Sim) runInstance(r RunInstance) (*Instance, error) {
 	return i, nil
 }
 
-// attachEFA attaches one EFA-only ENI to each of the first cards of a new instance. The device index of such an ENI is
-// 0. On card 0, the index is 1, because the boot ENI has index 0 (Guide: "Maximize network bandwidth on Amazon EC2
-// instances with multiple network cards"). An EFA-only ENI has no address of any family (Guide: "Elastic Fabric
-// Adapter").
+// attachEFA attaches one EFA-only ENI to each of the first cards of a new instance. On card 0, the device index of this
+// ENI is 1, because the boot ENI has index 0. On the other cards, the index is 0 (Guide: "Maximize network bandwidth on
+// Amazon EC2 instances with multiple network cards"). An EFA-only ENI has no address of any family (Guide: "Elastic
+// Fabric Adapter").
 func (s *Sim) attachEFA(i *Instance, sub *subnet, groups []string, cards int) {
 	for card := range cards {
 		e := s.bareENI(sub, groups)
@@ -154,7 +154,7 @@ func (r RunInstance) bootSpec() spec {
 	}
 }
 
-// publicIP returns an address of 198.18.0.0/15. No real host has such an address (RFC 2544, RFC 6890).
+// publicIP returns an address of 198.18.0.0/15. No real host has an address of this block (RFC 2544, RFC 6890).
 func (s *Sim) publicIP() netip.Addr {
 	n := s.nextNumber("public")
 	return netip.AddrFrom4([4]byte{198, 18 + byte(n>>16&1), byte(n >> 8), byte(n)})

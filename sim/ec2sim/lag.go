@@ -80,7 +80,7 @@ func (s *Sim) saveMoment() {
 	}
 	if n := len(s.lag.past); n > 0 && reflect.DeepEqual(s.lag.past[n-1].enis, m.enis) &&
 		maps.Equal(s.lag.past[n-1].states, m.states) {
-		return // without a change of an ENI, no subnet's free addresses have changed either
+		return // the free addresses of a subnet change only together with an ENI
 	}
 	s.lag.past = append(s.lag.past, m)
 	s.lag.dropOld(m.since)

@@ -25,8 +25,8 @@ var latencies = map[string]time.Duration{
 
 const describeLatency = 150 * time.Millisecond
 
-// Latency returns how long the real EC2 takes to answer an action. A Sim answers without this delay, unless a test
-// calls [Sim.DelayAsEC2].
+// Latency returns how long the real EC2 takes to answer an action. A Sim has this delay only after a call of
+// [Sim.DelayAsEC2].
 func Latency(action string) time.Duration {
 	if d, ok := latencies[action]; ok {
 		return d

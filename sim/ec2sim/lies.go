@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// A Lie makes the metadata service give wrong or incomplete answers. Each lie below has been seen on EC2: its comment
-// names the source. A number like #1967 is an issue of aws/amazon-vpc-cni-k8s, and "netutils" means lib/lib.sh of
-// amazonlinux/amazon-ec2-net-utils.
+// A Lie makes the metadata service give wrong or incomplete answers. Each lie below has been seen on EC2. The comment
+// of the lie names the source. A number like #1967 is an issue of aws/amazon-vpc-cni-k8s, and "netutils" means
+// lib/lib.sh of amazonlinux/amazon-ec2-net-utils.
 type Lie struct {
 	eni string // the ENI about which the answers are wrong; empty: all ENIs
 	// Returns the ENIs that the service shows instead of the current ENIs. The parameter atStart has the ENIs that the
@@ -167,7 +167,7 @@ func shownValue(lies []*activeLie, e ENI, name, value string) string {
 }
 
 // requestFailure returns how a request to the metadata service fails: without an answer if silent is true, or else with
-// this HTTP status. The status is 0 if the request does not fail.
+// the returned HTTP status. The status is 0 if the request does not fail.
 func (i *Instance) requestFailure(path string) (status int, silent bool) {
 	i.sim.mu.Lock()
 	defer i.sim.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"net/netip"
 )
 
-// A pool knows which addresses of a subnet are free, in one family. It manages aligned blocks: a single address, or a
+// A pool knows which addresses of one family are free in a subnet. It manages aligned blocks: a single address, or a
 // delegated prefix. As in EC2, a pool can have free addresses, but no free block for a prefix. EC2 reserves the first
 // four addresses and the last address (VPC Guide: "Subnet CIDR blocks").
 type pool interface {
@@ -42,7 +42,7 @@ func newBitmap(cidr netip.Prefix) *bitmap {
 
 func (p *bitmap) size() int { return 1 << (32 - p.cidr.Bits()) }
 
-// takeNext takes the next free block of this prefix length. It begins after the block that it took last.
+// takeNext takes the next free block of this prefix length. The search begins after the block that takeNext took last.
 func (p *bitmap) takeNext(bits int) (netip.Prefix, bool) {
 	n, size := 1<<(32-bits), p.size()
 	start := (p.next + n - 1) / n * n

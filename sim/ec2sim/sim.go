@@ -66,7 +66,7 @@ func (s *Sim) Instances() []*Instance {
 }
 
 // OnChange makes the simulator call f for each later change, one at a time and in order. EC2 answers a call only after
-// f has returned. The simulator does not hold its lock meanwhile: f may read the state, but must make no call that
+// f has returned. The simulator does not hold its lock meanwhile. So f may read the state, but must make no call that
 // changes something.
 func (s *Sim) OnChange(f func(Change)) {
 	s.mu.Lock()
@@ -98,8 +98,8 @@ func (s *Sim) queueChange(c Change) {
 	}
 }
 
-// deliverChanges calls the listeners for all queued changes. It waits for another goroutine that is already calling
-// them.
+// deliverChanges calls the listeners for all queued changes. If another goroutine is already calling the listeners,
+// deliverChanges waits.
 func (s *Sim) deliverChanges() {
 	s.delivery.Lock()
 	defer s.delivery.Unlock()

@@ -49,7 +49,7 @@ func (sp *space) takeFirst(primary netip.Addr, secondary []netip.Addr, chosenCou
 	} else {
 		chosenCount++
 	}
-	// The listed addresses come first, so that EC2 does not choose one of them.
+	// Take the listed addresses first, so that EC2 does not choose them.
 	if err := sp.takeThese(listed, "InvalidIPAddress.InUse"); err != nil {
 		return nil, err
 	}
@@ -120,8 +120,8 @@ func (sp *space) takePrefixes(wanted []netip.Prefix, chosenCount int) ([]netip.P
 		"The specified subnet does not have enough free cidr blocks to satisfy the request.")
 }
 
-// atCreation replaces the error InsufficientCidrBlocks by the error of CreateNetworkInterface. In practice, this is
-// InvalidParameterValue for IPv4. For IPv6, it is a guess.
+// atCreation replaces the error InsufficientCidrBlocks by the error of CreateNetworkInterface. In practice, this error
+// is InvalidParameterValue for IPv4. For IPv6, the error is a guess.
 func atCreation(err error, family string) error {
 	if r, ok := errors.AsType[*refusal](err); ok && r.code == "InsufficientCidrBlocks" {
 		return refuse("InvalidParameterValue", "There aren't sufficient free %s addresses or prefixes", family)

@@ -11,7 +11,7 @@ import (
 
 // sparse is the pool of an IPv6 subnet. It stores the used addresses and prefixes, because the subnet has too many
 // addresses for a bitmap. EC2 chooses at random, but the simulator goes upwards. Single addresses are from the first
-// /80, which is never a delegated prefix, because it has reserved addresses. Prefixes are from the blocks after it.
+// /80, which is never a delegated prefix, because it has reserved addresses. Prefixes are from the later blocks.
 type sparse struct {
 	cidr      netip.Prefix
 	taken     map[netip.Prefix]bool // addresses and prefixes

@@ -10,8 +10,8 @@ import (
 )
 
 // STS returns a handler for GetCallerIdentity and GetSessionToken of the Security Token Service (AWS STS API
-// reference). Its URL belongs in AWS_ENDPOINT_URL_STS. It checks no signatures, so every caller belongs to the account
-// of the Config.
+// reference). The URL of the handler belongs in AWS_ENDPOINT_URL_STS. The handler checks no signatures, so every caller
+// belongs to the account of the Config.
 func (s *Sim) STS() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := r.ParseForm(); err != nil {

@@ -13,7 +13,7 @@ import (
 type Bucket = api.Bucket
 
 // Unfiltered is the key in [Config.Buckets] of the second bucket of DescribeNetworkInterfaces. Requests with neither a
-// filter nor a page size take tokens from it.
+// filter nor a page size take tokens from this bucket.
 const Unfiltered = "DescribeNetworkInterfaces, unfiltered and unpaginated"
 
 // unfilteredBucket is EC2's default for the bucket [Unfiltered] (API: "Request throttling for the Amazon EC2 API").

@@ -16,7 +16,7 @@ type created struct {
 }
 
 // earlierAnswer returns the answer to an earlier call with the same client token, even if the ENI of that call no
-// longer exists. It returns nil if there was no such call, and an error if that call had other parameters (API:
+// longer exists. It returns nil without an earlier call, and an error if the earlier call had other parameters (API:
 // "Ensuring idempotency").
 func (s *Sim) earlierAnswer(in *createNetworkInterfaceInput) (*createNetworkInterfaceOutput, error) {
 	first, ok := s.tokens[in.ClientToken]

@@ -5,8 +5,9 @@ package ec2sim
 
 import "cmp"
 
-// A Tracking has timeouts in seconds. When a connection has been idle for this time, the security groups of the ENI no
-// longer track it. If a timeout is 0, the default of the instance type applies (Guide: "Connection tracking timeouts").
+// A Tracking has timeouts in seconds. When a connection has been idle for its timeout, the security groups of the ENI
+// no longer track the connection. If a timeout is 0, the default of the instance type applies (Guide: "Connection
+// tracking timeouts").
 type Tracking struct {
 	TCPEstablished int
 	UDPStream      int
