@@ -12,16 +12,16 @@ import (
 
 // OnLaunch makes the fabric create a namespace for each instance that a program launches with the action RunInstances.
 // The name of the namespace is the instance's ID. After the configuration of the boot ENI, the fabric calls boot in a
-// new goroutine, so EC2 can answer first. From then on, the test must not call [Fabric.RunInstance]: the fabric could
-// not know whose boot ENI it sees.
+// new goroutine, so EC2 can answer first. After OnLaunch, the test must not call [Fabric.RunInstance], because the
+// fabric could not know to which of two instances a boot ENI belongs.
 func (f *Fabric) OnLaunch(boot func(*Instance)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.onLaunch = boot
 }
 
-// adoptLaunched creates the namespace of an instance that the action RunInstances has launched. It does so when the
-// change c attaches the boot ENI. For all other changes, and before the test calls OnLaunch, it returns nil.
+// adoptLaunched creates the namespace of an instance that the action RunInstances has launched. It does this when the
+// change c attaches the instance's boot ENI. For all other changes, and before the test calls OnLaunch, it returns nil.
 func (f *Fabric) adoptLaunched(c ec2sim.Change) (*Instance, error) {
 	f.mu.Lock()
 	wanted := f.run != nil && f.onLaunch != nil && f.booting == nil && f.instances[c.Instance] == nil &&

@@ -111,7 +111,7 @@ func stepsNotIn(w, other nl.Wiring) nl.Wiring {
 
 // routerMAC and router6 are the addresses that the VPC's router has on the link of each ENI. The IPv6 address is the
 // same in every subnet (VPC user guide, "Subnet route tables": fe80:ec2::1). The kernel answers neighbour solicitations
-// for it.
+// for this address.
 const routerMAC = "02:00:00:00:0e:c2"
 
 var router6 = netip.MustParsePrefix("fe80:ec2::1/64")

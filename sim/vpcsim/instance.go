@@ -95,8 +95,8 @@ func instanceSysctls(n *nl.NS) nl.Wiring {
 	}
 }
 
-// setBooting sets the instance of the next boot ENI, because the fabric does not know the instance's ID yet when EC2
-// attaches this ENI.
+// setBooting sets the instance of the next boot ENI. When EC2 attaches this ENI, the fabric does not know the
+// instance's ID yet.
 func (f *Fabric) setBooting(i *Instance) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

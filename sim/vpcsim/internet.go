@@ -40,8 +40,9 @@ var NATAddr = netip.MustParseAddr("198.19.255.255")
 // A mapping is the primary address of an ENI and the ENI's public address.
 type mapping struct{ private, public netip.Addr }
 
-// AddNATGateway adds a NAT gateway to a subnet that has no ENIs yet. Through it, the subnet reaches the internet by
-// IPv4 (VPC user guide: "NAT gateways"). Without one, only boot ENIs with a public address reach the internet by IPv4.
+// AddNATGateway adds a NAT gateway to a subnet that has no ENIs yet. All ENIs of the subnet then reach the internet by
+// IPv4 (VPC user guide: "NAT gateways"). In other subnets, only boot ENIs with a public address reach the internet by
+// IPv4.
 func (f *Fabric) AddNATGateway(subnet netip.Prefix) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

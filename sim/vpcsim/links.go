@@ -97,7 +97,7 @@ func (f *Fabric) checkLinks(matches func(nl.Veth) bool) {
 	}
 }
 
-// link returns the link of an ENI as the fabric has made it. A program may have changed it since.
+// link returns the link of an ENI as the fabric has made it. A program may have changed the link later.
 func (p pluggedENI) link() nl.Veth { return p.wiring[0].Object.(nl.Veth) }
 
 // checkLink restores the link of an ENI if the link is gone. Then it stores the present name and properties of the

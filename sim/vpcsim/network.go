@@ -16,7 +16,7 @@ import (
 // A network is a VPC in the fabric: its routing tables and CIDRs.
 type network struct {
 	table     uint32         // the table with the routes to the VPC, its peers, the drains and the IPv6 internet
-	internet  uint32         // the table with the route to the IPv4 internet, for sources that may reach it
+	internet  uint32         // the table with the route to the IPv4 internet, for sources that may reach the internet
 	reachable []netip.Prefix // the CIDRs of the VPC and of its peers
 	public    []netip.Prefix // the IPv6 CIDRs of the VPC, which the internet can reach
 	peers     []*network     // the peers that are in the fabric

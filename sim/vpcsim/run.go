@@ -12,9 +12,9 @@ import (
 	"syscall"
 )
 
-// A run reserves a number for one Fabric. The names of the Fabric's directory and namespaces contain it, for example
-// /run/vpcsim0 and /run/netns/vpcsim0-*. The process holds the lock of the directory. A directory without a holder of
-// the lock is from a killed process.
+// A run reserves a number for one Fabric. The names of the Fabric's directory and namespaces contain the number, for
+// example /run/vpcsim0 and /run/netns/vpcsim0-*. The process holds the lock of the directory. A directory without a
+// holder of the lock is from a killed process.
 type run struct {
 	dir  string
 	lock *os.File

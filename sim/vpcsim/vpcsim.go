@@ -132,8 +132,8 @@ func routerSysctls(n *nl.NS) nl.Wiring {
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/all/send_redirects", Value: "0"}},
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/default/send_redirects", Value: "0"}},
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"}},
-		// Do not add link-local addresses automatically: the kernel would send packets to check them for duplicates,
-		// and the drains would count these packets.
+		// Do not add link-local addresses automatically. Otherwise the kernel would check the addresses for duplicates,
+		// and the drains would count the packets of this check.
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv6/conf/default/addr_gen_mode", Value: "1"}},
 	}
 }
@@ -147,7 +147,7 @@ func (f *Fabric) Err() error {
 }
 
 // Close removes all files and namespaces of the fabric, including the namespaces of pods. It does not end processes in
-// the namespaces: the program that started them must end them. A second Close does nothing.
+// the namespaces: the program that started a process must end the process. A second Close does nothing.
 func (f *Fabric) Close() error {
 	err := f.Err()
 	f.mu.Lock()
