@@ -15,8 +15,8 @@ import (
 // UDP.
 //
 // The kernel applies NAT rules only to the first packet of a connection, and uses the connection's entry for later
-// packets. A client with the same source port would still have the old entry: after unload, its datagrams would go to
-// an old backend for two minutes. After Load, they would go to no backend for 30 seconds.
+// packets. If a client used a source port again, the old entry would apply. After unload, the client's datagrams would
+// go to an old backend for two minutes. After Load, the datagrams would go to no backend for 30 seconds.
 func flushConntrack(n *nl.NS) error {
 	return n.Do(func() error {
 		if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil { // of all families

@@ -35,7 +35,7 @@ type Pod struct {
 	annotations map[string]string
 }
 
-// Addr returns the pod's address of a family; zero if the pod has no such address.
+// Addr returns the pod's address of a family; zero if the pod has no address of this family.
 func (p *Pod) Addr(f Family) netip.Addr {
 	if i := slices.IndexFunc(p.Addrs, func(a netip.Addr) bool { return nl.FamilyOf(a) == f }); i >= 0 {
 		return p.Addrs[i]

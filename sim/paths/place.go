@@ -90,9 +90,9 @@ func newEnd(n *vpcsim.Namespace, a, outside netip.Addr) End {
 	return End{Namespace: n, Addr: netip.AddrPortFrom(a, Port), Outside: outside}
 }
 
-// PodOn returns the place of a pod: node is the number of its node from 0, index the device index of its ENI, and
-// number the pod's number on this ENI from 0. The internet sees IPv6 packets from the pod's own address. It sees IPv4
-// packets from the node's public address, or from the NAT gateway's.
+// PodOn returns the place of a pod. The argument node is the number of the pod's node, and index is the device index of
+// the pod's ENI. number is the pod's number on this ENI. Both numbers count from 0. The internet sees IPv6 packets from
+// the pod's own address. It sees IPv4 packets from the node's public address, or from the NAT gateway's.
 func PodOn(node, index, number int) Place {
 	return func(s *Scene, f Family) (End, error) {
 		n := s.Nodes[node]

@@ -17,8 +17,8 @@ import (
 
 // sceneVPC has the VPC of all scenes, with separate CIDRs for nodes, pods and a host, and two peered VPCs.
 //
-// For the office's VPC, EC2 shows only a CIDR without hosts. It does not show the CIDR that has the host. So this host
-// also stands for hosts behind a transit gateway, because EC2 does not show the CIDRs of such hosts.
+// EC2 shows only one CIDR of the office's VPC, and the host in the office is in another CIDR. So this host also stands
+// for hosts behind a transit gateway, whose CIDRs EC2 does not show.
 var sceneVPC = ec2sim.World(`
 	vpc-main      10.0.0.0/16 100.64.0.0/16 100.65.0.0/16 2001:db8:0:100::/56 2001:db8:0:400::/56
 	subnet-nodes  10.0.0.0/24 2001:db8:0:100::/64 public

@@ -21,10 +21,10 @@ type Service struct {
 // Services are the paths to the Services of package kubeproxy, which work after [Scene.Serve]. Each node has Services
 // with the same names, but with different backends.
 //
-// A backend usually sees the pod's own address if the pod has a service loop, and otherwise the node's address. If a
-// caller outside the node calls a NodePort, the backend usually sees the node's address. It sees the caller's own
-// address only with externalTrafficPolicy Local. In addition, its answer must leave through the node, or Options.Kept
-// must be set.
+// If a pod calls a Service, the backend usually sees the pod's own address with a service loop, and otherwise the
+// node's address. If a caller outside the node calls a NodePort, the backend usually sees the node's address. The
+// backend sees the caller's own address only with externalTrafficPolicy Local. In addition, the backend's answer must
+// leave through the node, or Options.Kept must be set.
 var Services = []Service{
 	{Path{"pod to a Service on another node", pod1, clusterIP(0, "remote"), looped(node1), jumbo, 0}, calls},
 	{Path{"pod to a Service on its ENI", pod1, clusterIP(0, "sibling"), looped(node1), jumbo, 0}, calls},
@@ -113,7 +113,7 @@ func keptUDPCaller(node Place) Sight {
 	}
 }
 
-// hostsByRole returns the hosts with the roles of package kubeproxy for the rules of this node. For example, a pod on
+// hostsByRole returns, for the rules of this node, the host in each role of package kubeproxy. For example, a pod on
 // the other node is Remote.
 func hostsByRole(node int) map[kubeproxy.Host]Place {
 	return map[kubeproxy.Host]Place{
