@@ -18,8 +18,8 @@ import (
 	"testing"
 )
 
-// Attr adds the judge's name and version, and a description of what it checks, as attributes to the test. Each subtest
-// is a case that the judge checks.
+// Attr adds attributes to the test: the judge's name, the judge's version, and what the judge checks. Each subtest is a
+// case that the judge checks.
 func Attr(t *testing.T, name, version, judged string) {
 	t.Helper()
 	t.Attr("judge", name)

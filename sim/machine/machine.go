@@ -241,7 +241,7 @@ func (m *Machine) Keep(log string, name string, args ...string) error {
 // restartDelay is the time between the end of a program and its next start. The default of systemd is 100 ms.
 const restartDelay = 300 * time.Millisecond
 
-// Signal sends a signal to all processes of a program on the machine. It fails if there is none.
+// Signal sends a signal to all processes of a program on the machine. It fails if the program does not run there.
 func (m *Machine) Signal(signal syscall.Signal, program string) error {
 	_, err := m.Run(context.Background(), "pkill", fmt.Sprintf("-%d", int(signal)), "-x", program)
 	return err

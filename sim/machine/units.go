@@ -29,8 +29,8 @@ func InstallUnits(root, dir, timer string) error {
 }
 
 // Watch starts a path unit of the machine, as "systemctl start" does. It also starts the path units that the key Wants=
-// of this unit names. While the file in PathExists= exists, Watch runs the service NAME.service of NAME.path again and
-// again, one run after the other. Watch runs only the commands of the service, and appends their output to the log
+// of this unit names. While the file in PathExists= exists, Watch runs the service NAME.service of the unit NAME.path
+// again and again. Watch runs only the commands of the service, and appends their output to the log
 // LOGS/MACHINE-SERVICE.log.
 //
 // Watch returns at once. The path unit stays active until the machine goes off or reboots, or until the caller calls

@@ -68,7 +68,7 @@ func startSim(t testing.TB, c ec2sim.Config) *ec2sim.Sim {
 	return sim
 }
 
-// Memory returns a temporary directory. Like /run, it is on a tmpfs, unless this machine has no /dev/shm.
+// Memory returns a temporary directory. Like /run, it is on a tmpfs if this machine has /dev/shm.
 func Memory(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "sim-*")
