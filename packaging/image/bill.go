@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// cycloneDX is the media type of the software bill of materials (short: the bill), and of its artifact
+// cycloneDX is the media type of the software bill of materials (short: the bill), and of the bill's artifact
 // (https://www.iana.org/assignments/media-types).
 const cycloneDX = "application/vnd.cyclonedx+json"
 

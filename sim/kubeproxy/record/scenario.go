@@ -142,7 +142,7 @@ func endpoint(host string, a netip.Addr) object {
 	return object{"addresses": []netip.Addr{a}, "nodeName": on, "conditions": ready}
 }
 
-// ports returns the ports of a Service for TCP and UDP. fill must add the port numbers to each.
+// ports returns the ports of a Service for TCP and UDP. fill must add the port numbers to each port.
 func (v service) ports(fill func(object)) (all []object) {
 	for _, protocol := range []string{"TCP", "UDP"} {
 		p := object{"name": strings.ToLower(protocol), "protocol": protocol}

@@ -45,7 +45,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	// Print fields with zero values, too: READY is the zero value of a sandbox's state.
+	// Print fields with zero values, too, because READY is the zero value of a sandbox's state.
 	fmt.Println(protojson.MarshalOptions{EmitDefaultValues: true}.Format(answer))
 }
 
