@@ -26,8 +26,8 @@ const maxRefusal = 256 << 10
 // mean that there is no such ENI, or that EC2 has carried out the request.
 //
 // EC2's answer to an action is a complete XML document. The name of its root element is the action's name followed by
-// "Response". If an element "return" in it is not "true", EC2 has not carried out the request (EC2 API reference, for
-// example the response elements of DeleteNetworkInterface).
+// "Response". If the document has an element "return" with a text other than "true", EC2 has not carried out the
+// request (EC2 API reference, for example the response elements of DeleteNetworkInterface).
 type checkedClient struct{ HTTPClient }
 
 func (c checkedClient) Do(r *http.Request) (*http.Response, error) {

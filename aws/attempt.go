@@ -18,12 +18,12 @@ import (
 	"github.com/aws/smithy-go/middleware"
 )
 
-// MaybeDone reports whether EC2 may have carried out the call that failed with err: an answer was lost, is invalid, or
-// is a server error. If err contains the errors of several calls, MaybeDone returns true if EC2 may have carried out
-// one of them.
+// MaybeDone reports whether EC2 may have carried out the call that failed with err, because an answer was lost, is
+// invalid, or is a server error. If err contains the errors of several calls, one such call is enough.
 //
-// The SDK's error does not show this. If the answer to the first attempt was lost, the SDK makes a second attempt, and
-// returns only the error of the second. Even if this error is "throttled", EC2 may have carried out the first attempt.
+// The SDK's error does not show whether EC2 may have carried out the call. If the answer to the first attempt was lost,
+// the SDK makes a second attempt, and returns only the error of the second. Even if this error is "throttled", EC2 may
+// have carried out the first attempt.
 func MaybeDone(err error) bool { return anyError(err, func(e *Error) bool { return e.MaybeDone }) }
 
 // Undone reports whether err proves that EC2 has not carried out the call. If err contains the errors of several calls,
@@ -34,8 +34,8 @@ func Undone(err error) bool {
 
 // Unsent reports whether the call failed before this process sent a request to EC2, for example because the call's
 // context had already ended. EC2 has then refused nothing, so a later call may succeed. If err contains the errors of
-// several calls, Unsent returns true only if all of them failed in this way. Usually, an [Error] with a Code shows that
-// EC2 has answered. But if metadata does not return the role's credentials, the Code is from metadata.
+// several calls, Unsent returns true only if all calls failed in this way. An [Error] of such a call may have a Code:
+// if metadata does not return the role's credentials, the Code is from metadata.
 func Unsent(err error) bool {
 	return Undone(err) && !anyError(err, func(e *Error) bool { return e.Code != "" && !e.unsent })
 }
@@ -48,9 +48,9 @@ type attempts struct {
 	maybeDone bool // EC2 may have carried out an attempt that failed
 }
 
-// attemptContext returns a context for an attempt of an action that may change something in EC2. It ends three seconds
-// after ctx has ended, so that EC2's answer can still arrive. Without the answer, the caller must make more calls to
-// find out whether EC2 has carried out this one.
+// attemptContext returns a context for an attempt of an action that may change something in EC2. The new context ends
+// three seconds after ctx has ended, so that EC2's answer can still arrive. Without the answer, the caller must make
+// more calls to find out what EC2 has done.
 func attemptContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	const soon = 3 * time.Second
 	attempt, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -90,7 +90,7 @@ func (a *attempts) HandleFinalize(ctx context.Context, in middleware.FinalizeInp
 }
 
 // isRefusal reports whether an error proves that EC2 has not carried out the request: there was no connection to EC2,
-// or EC2 has refused the request. A server error proves nothing, unless it matches ErrThrottled or ErrSubnetFull. EC2's
+// or EC2 has refused the request. A server error proves this only if it matches ErrThrottled or ErrSubnetFull. EC2's
 // documentation lists the codes of these two errors among the server errors (API, "Error codes", the table "Server
 // errors").
 func isRefusal(err error) bool {

@@ -37,7 +37,7 @@ import (
 // Options are the options of a Client. In production, use the zero value.
 type Options struct {
 	// EC2URL is the endpoint of the EC2 API. If it is empty, $AWS_ENDPOINT_URL_EC2 or $AWS_ENDPOINT_URL names the
-	// endpoint, unless $AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is true. In all other cases, the region determines the
+	// endpoint. If neither is set, or if $AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is true, the region determines the
 	// endpoint, and $AWS_USE_FIPS_ENDPOINT and $AWS_USE_DUALSTACK_ENDPOINT choose its variant. The region is
 	// $AWS_REGION, $AWS_DEFAULT_REGION, or the instance's region.
 	EC2URL string
@@ -113,7 +113,7 @@ func sdkOptions(o Options, m *metadata) (ec2.Options, []string, error) {
 	return s, chosen, err
 }
 
-// ec2HTTP returns the SDK's HTTP client for EC2, which heeds $HTTPS_PROXY and $NO_PROXY. If $AWS_CA_BUNDLE names a
+// ec2HTTP returns the SDK's HTTP client for EC2. The client heeds $HTTPS_PROXY and $NO_PROXY. If $AWS_CA_BUNDLE names a
 // file, the client trusts the certificates in this file instead of the system's certificates.
 func ec2HTTP() (HTTPClient, error) {
 	do, bundle := awshttp.NewBuildableClient(), processEnv.firstSet("AWS_CA_BUNDLE")

@@ -29,10 +29,10 @@ const callTimeout = 10 * time.Second
 
 var errNoAnswer = fmt.Errorf("no answer from EC2 in %v: %w", callTimeout, context.DeadlineExceeded)
 
-// A method is a method value of *ec2.Client. The linker drops the 700 methods that no code names. So no code may
-// convert *ec2.Client to an interface: the suite's tool contains package text/template, which can call any method of an
-// interface value by its name. The linker would then keep all methods, and the tool would be 30 MB larger. The same
-// happens if a type mentions both *ec2.Client and a type parameter.
+// A method is a method value of *ec2.Client. The linker drops the 700 methods that no code names. But no code may
+// convert *ec2.Client to an interface, because the suite's tool contains package text/template, which can call any
+// method of an interface value by its name. With such a conversion, the linker would keep all methods, and the tool
+// would be 30 MB larger. The same happens if a type mentions both *ec2.Client and a type parameter.
 type method[I, O any] = func(context.Context, *I, ...func(*ec2.Options)) (*O, error)
 
 // call makes one EC2 call. If the EC2 call fails, call returns an *Error.
@@ -65,7 +65,7 @@ func call[I, O any](ctx context.Context, c *Client, action string, f method[I, O
 // retryer returns the SDK's standard retryer for one call, with three changes.
 //
 // First, for an action with the trait [api.Once], the retryer repeats the request only if EC2 has refused the last
-// attempt. If the answer was lost, a further attempt could assign more addresses, and no process would know which.
+// attempt. If the answer was lost, a further attempt could assign more addresses that no process would know.
 //
 // Second, if EC2 has refused a request because of the request's timestamp, the retryer repeats the request at once.
 // From EC2's answer, the SDK knows EC2's time, and signs the next attempt with it.
@@ -102,8 +102,8 @@ func (c *Client) retryer(ctx context.Context, action string) sdk.Retryer {
 }
 
 // isClockRefusal reports whether EC2 has refused a request because of the request's timestamp. If the SDK has found
-// that the clock is wrong, it marks errors with certain codes, such as AuthFailure, as retryable. It does not mark
-// RequestExpired, so isClockRefusal also looks for the code in clockCodes (aws-sdk-go-v2 v1.48.0,
+// that the clock is wrong, errors with certain codes, such as AuthFailure, become retryable. RequestExpired is not one
+// of these codes, so isClockRefusal also looks for the code in clockCodes (aws-sdk-go-v2 v1.48.0,
 // aws/retry/middleware.go, clockSkewCodes).
 func isClockRefusal(err error) bool {
 	if seen, ok := errors.AsType[interface {

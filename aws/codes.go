@@ -167,7 +167,8 @@ var meanings = []meaning{
 	{serverErrors, "", ErrTransient, ofAll(ScopeUnknown), 0,
 		"EC2 has a problem in this region: see health.aws.amazon.com"},
 
-	// API. Rows above with the same codes match only messages that contain a certain text. This row is for all others.
+	// API. Rows above with the same codes match only messages that contain a certain text. This row is for all other
+	// messages.
 	{[]string{"InvalidParameterValue", "InvalidParameter", "InvalidParameterCombination", "InvalidParameterDependency",
 		"MissingParameter",
 		"UnknownParameter", "InvalidRequest", "ValidationError"}, "", nil, ofPlace, correctableTime,

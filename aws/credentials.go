@@ -12,8 +12,8 @@ import (
 )
 
 // credentialsOf returns the credentials in the environment variables. Without these, it returns the credentials of the
-// instance's role: the SDK reads them from metadata at the first request. Profiles, SSO and web identities are not
-// supported: the SDK's package config would make the start of each process a millisecond slower.
+// instance's role, which the SDK reads from metadata at the first request. There is no support for profiles, SSO and
+// web identities, because the SDK's package config makes the start of each process a millisecond slower.
 func credentialsOf(m *metadata) sdk.CredentialsProvider {
 	if id, secret := processEnv.accessKey(); id != "" {
 		return credentials.NewStaticCredentialsProvider(id, secret, os.Getenv("AWS_SESSION_TOKEN"))

@@ -13,7 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// UnknownIndex is the Index of an ENI that is not attached, or whose device index metadata does not show yet.
+// UnknownIndex is the Index of an ENI that is not attached, or whose device index is not in metadata yet.
 const UnknownIndex = -1
 
 // An ENI is an elastic network interface. Both metadata and EC2 report the first group of fields.
@@ -93,8 +93,8 @@ func parseENI(n types.NetworkInterface) (ENI, error) {
 }
 
 // setAttachment sets the fields that say where the ENI is attached. If EC2's answer has no device index, Index stays
-// UnknownIndex. If it has no index of a network card, Card is 0 (EC2 API reference, AttachNetworkInterface: "The
-// default is network card index 0").
+// UnknownIndex. If the answer has no index of a network card, Card is 0 (EC2 API reference, AttachNetworkInterface:
+// "The default is network card index 0").
 func (e *ENI) setAttachment(a *types.NetworkInterfaceAttachment) (err error) {
 	if a == nil {
 		return nil

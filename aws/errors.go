@@ -66,7 +66,6 @@ type Error struct {
 	Chosen   []string // the environment variables that chose Endpoint; empty if the region chose it
 }
 
-// Error returns the action, EC2's code, EC2's message and the ID of the request, in this order.
 func (e *Error) Error() string {
 	if e.Code == "" {
 		return e.Action + ": " + clipText(e.Err.Error())
@@ -98,7 +97,7 @@ func (e *Error) Brief() string {
 // clipText shortens a text from AWS to a length that people can read in an event of a pod.
 func clipText(s string) string { return limitText(s, 600) }
 
-// limitText returns the text. If it has more than "most" bytes, limitText returns at most that many, and then "...".
+// limitText returns the text. It cuts a text of more than "most" bytes to at most "most" bytes, and appends "...".
 func limitText(s string, most int) string {
 	if len(s) <= most {
 		return s
@@ -231,8 +230,8 @@ func (e *Error) hasNoRole() bool {
 	return ok && m.isMissingRole()
 }
 
-// Hint returns what an operator can do about err, or "" if Hint does not know err. It knows the errors of EC2 and
-// metadata, and those about environment variables with invalid values. err may wrap such an error.
+// Hint returns what an operator can do about err, or "" if Hint does not know err. Hint knows the errors of EC2 and
+// metadata, and the errors about environment variables with invalid values. err may wrap such an error.
 func Hint(err error) string {
 	if e, ok := errors.AsType[*Error](err); ok {
 		if hint := e.meaning().hint; hint != "" {
@@ -261,9 +260,9 @@ func (e *Error) endpointHint() string {
 	return "; the endpoint is " + e.Endpoint + ", because of " + by
 }
 
-// deniedAction returns the action for which the role lacks the permission. This may be another action than that of the
-// call: CreateNetworkInterface also needs CreateTags. EC2's message names the denied action directly after one of two
-// phrases.
+// deniedAction returns the action for which the role lacks the permission. The denied action may differ from the action
+// of the call: CreateNetworkInterface also needs CreateTags. EC2's message names the denied action directly after one
+// of two phrases.
 func (e *Error) deniedAction() string {
 	for _, before := range []string{"not authorized to perform: ec2:", "allows the ec2:"} {
 		_, rest, _ := strings.Cut(e.Message, before)

@@ -33,8 +33,9 @@ var eniKeys = []string{
 // card, device index and MAC. On each card, ENIs with UnknownIndex come last.
 //
 // If one of an ENI's keys cannot be read or has an invalid value, the method logs a warning and omits the ENI.
-// Otherwise the caller could wrongly believe that the ENI has no addresses. A new ENI has no ID for some seconds: the
-// method omits it without a warning. If the method must omit all ENIs, it returns the errors about their keys.
+// Otherwise the caller could wrongly believe that the ENI has no addresses. A new ENI has no ID for some seconds, and
+// the method omits such an ENI without a warning. If the method must omit all ENIs, it returns the errors about their
+// keys.
 func (c *Client) ENIs(ctx context.Context) ([]ENI, error) {
 	primary, err := c.metadata.readPath(ctx, "mac")
 	if err != nil {
@@ -209,7 +210,7 @@ func listAt[T any](k *eniValues, key string, parse func(string) (T, error)) []T 
 	return all
 }
 
-// recordError sets k.err to an error about the key, unless err is nil or k has an error already.
+// recordError sets k.err to an error about the key. It ignores nil, and all errors after the first.
 func (k *eniValues) recordError(key string, err error) {
 	if err != nil && k.err == nil {
 		k.err = fmt.Errorf("EC2 metadata %s: %w", metadataPath+macsPath+k.mac+"/"+key, err)

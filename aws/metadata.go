@@ -71,7 +71,6 @@ func (e *MetadataError) Error() string {
 	return fmt.Sprintf("EC2 metadata %s: %s", e.Path, status)
 }
 
-// Unwrap returns the cause.
 func (e *MetadataError) Unwrap() error { return e.Err }
 
 // Is reports whether e matches target. If there was no answer, e matches [ErrNoMetadata]. If the answer was "not now"

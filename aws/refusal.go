@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A Scope says which other calls EC2 would also refuse after it has refused one call: for example, all calls about the
+// A Scope says which other calls EC2 would also refuse after it has refused one call, for example all calls about the
 // same ENI.
 type Scope string
 
@@ -25,7 +25,7 @@ const (
 
 // scopes are the Scopes of one error code: a Scope for each kind of action.
 type scopes struct {
-	change Scope // for all other actions: assign, unassign, modify, detach and delete
+	change Scope // for the actions assign, unassign, modify, detach and delete
 	create Scope
 	attach Scope
 }

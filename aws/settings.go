@@ -20,8 +20,8 @@ type Setting struct {
 
 // Settings returns the Settings that a process with this Environment would use: the endpoint of EC2, the CA
 // certificates for this endpoint, the endpoint of metadata, the credentials, and the proxy. Their names and order are
-// the same for all Environments. region is the instance's region. Settings uses it only if the Environment names no
-// region. If a variable has an invalid value, Settings returns an error. [Hint] has a hint for this error.
+// the same for all Environments. region is the instance's region, which counts only if the Environment names no region.
+// If a variable has an invalid value, Settings returns an error. [Hint] has a hint for this error.
 func (env Environment) Settings(ctx context.Context, region string) ([]Setting, error) {
 	var s ec2.Options
 	chosen, err := env.setEndpoint(&s, Options{})
@@ -51,7 +51,6 @@ func (env Environment) Settings(ctx context.Context, region string) ([]Setting, 
 	}, env.proxySettings(at)...), nil
 }
 
-// setName returns the name of the variable. If the variable is not set, setName returns "".
 func (v variable) setName() string {
 	if v.value == "" {
 		return ""

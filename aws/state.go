@@ -23,7 +23,7 @@ type State struct {
 
 // Ended reports whether all processes of the instance have ended and cannot continue. For a State without a Name, it
 // returns true, because EC2 shows a terminated instance only for about an hour (EC2 user guide, "Terminate Amazon EC2
-// instances"). This is wrong for an instance so new that EC2 does not show it yet.
+// instances"). This result is wrong for a new instance that EC2 does not show yet.
 func (s State) Ended() bool {
 	switch s.Name {
 	case "", string(types.InstanceStateNameTerminated):

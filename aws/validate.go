@@ -29,8 +29,8 @@ import (
 //   - An answer is about the ENI, VPC or instance type in the request. An answer has as many addresses as the request
 //     asks for.
 //
-// The caller must check two more properties, because not every answer shows them: an address is in the subnet of its
-// ENI, and no other ENI has the address.
+// The caller must check two more properties, which not every answer shows. An address is in the subnet of its ENI, and
+// no other ENI has the address.
 
 // The largest valid numbers. They are several times larger than the numbers that EC2 has today: a p5.48xlarge has 32
 // cards, and an ENI of an m8i has 64 addresses.

@@ -15,7 +15,7 @@ type Traits uint8
 
 const (
 	// Node is the trait of the actions that the programs of this suite call on a node. Only the acceptance test calls
-	// the others.
+	// the other actions.
 	Node Traits = 1 << iota
 	// Describes is the trait of the actions that change nothing in EC2.
 	Describes
@@ -32,8 +32,8 @@ const (
 	NoDryRun
 )
 
-// A Bucket is a token bucket. EC2 uses it to limit the rate of an action's requests. Each request takes a token, even
-// if the request fails. Each second, EC2 adds Refill tokens, until the bucket has Size tokens.
+// A Bucket is a token bucket. EC2 uses the bucket to limit the rate of an action's requests. Each request takes a
+// token, even if the request fails. Each second, EC2 adds Refill tokens, until the bucket has Size tokens.
 type Bucket struct {
 	Size   int // maximum and initial number of tokens
 	Refill int // tokens per second
