@@ -21,7 +21,7 @@ import (
 )
 
 // An allowance has the words and tags of this node that the bundle may contain. The bundle also keeps words that match
-// the patterns in this source file. It withholds all others, because they may be secrets.
+// the patterns in this source file. It withholds all other words, because they may be secrets.
 type allowance struct {
 	words map[string]bool   // names of pods, links and networks; keptText keeps these words
 	tags  map[string]string // tags of the conflists, by key; other tags do not leave the node
@@ -185,8 +185,8 @@ func (w *allowance) keptName(word string) string {
 	return word
 }
 
-// isPlain reports whether a word is certainly no secret. The ID of an EC2 request looks like a secret, so it is plain
-// only if isRequest is true: the text has announced such an ID.
+// isPlain reports whether a word is certainly no secret. If isRequest is true, the text has announced the ID of an EC2
+// request. Only then is such an ID plain, because it looks like a secret.
 func (w *allowance) isPlain(word string, isRequest bool) bool {
 	core := strings.Trim(word, `"'()[]{}<>,;:.!?`+"`")
 	switch {
@@ -214,8 +214,8 @@ func isAddress(word string) bool {
 	return err == nil
 }
 
-// hasPlainParts reports whether all parts of a text between separators are ordinary words, numbers, abbreviations, or
-// names that may leave the node.
+// hasPlainParts splits a text at separators. It reports whether all parts are ordinary words, numbers, abbreviations,
+// or names that may leave the node.
 func (w *allowance) hasPlainParts(word string) bool {
 	for known := range strings.SplitSeq(word, "/") {
 		if w.words[known] || cloudID().MatchString(known) || isAddress(known) {

@@ -40,7 +40,7 @@ const (
 	Unread = "unread"
 )
 
-// A Source is an entry of the manifest: whether the bundle has all data from one place, such as the kernel or EC2.
+// A Source is an entry of the manifest. It reports whether the bundle has all data from one place, for example EC2.
 type Source struct {
 	Name  string `json:"name"`
 	File  string `json:"file"`

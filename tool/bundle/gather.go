@@ -72,7 +72,8 @@ func Gather(ctx context.Context, w io.Writer, config, binDir string) (Manifest, 
 }
 
 // readSource makes one reading, and cuts the data to the reading's share of the bundle. If the reading misses its
-// deadline, readSource goes on without it. It returns the entry for the manifest, and the text of the source's file.
+// deadline, readSource does not wait for the data. It returns the entry for the manifest, and the text of the source's
+// file.
 func (g *gathering) readSource(ctx context.Context, r reading) (s Source, text []byte) {
 	defer cli.Working("read the source " + r.name)()
 	began := time.Now()

@@ -5,8 +5,8 @@ package bundle
 
 import "encoding/json"
 
-// A list loses items if the bundle has too little room for all of them: its first items if keepsEnd is true, or else
-// its last items.
+// A list loses items if the bundle has too little room for the whole list. If keepsEnd is true, it loses its first
+// items, and otherwise its last items.
 type list[T any] struct {
 	items    []T
 	keepsEnd bool

@@ -42,7 +42,7 @@ type reading struct {
 var readings = []reading{
 	{sourceConflists, "conflists.json", 5 * time.Second, 60_000, (*gathering).readConflists},
 	// The kernel is read before the registry, because an ADD makes the lease before the links. So the registry has the
-	// lease of each link, unless the pod was deleted meanwhile.
+	// lease of each link whose pod still exists.
 	{sourceKernel, "kernel.json", 10 * time.Second, 0, (*gathering).readKernel},
 	{sourceRegistry, "registry.json", 5 * time.Second, 350_000, (*gathering).readRegistry},
 	{"lease log", "leaselog.json", 5 * time.Second, 250_000, (*gathering).readLeaseLog},
@@ -106,7 +106,7 @@ func (g *gathering) readFindings(ctx context.Context) (finish, error) {
 	}, nil
 }
 
-// An examination has the findings of doctor on the node.
+// An examination has the findings of the doctor that ran on the node.
 type examination struct {
 	doctor.Report
 	Unmade []doctor.Unmade `json:"unmade"`

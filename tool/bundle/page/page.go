@@ -157,7 +157,7 @@ func pageOf(b *bundle.Bundle, r Review) page {
 // mostNamed is the largest number of addresses for which the map's cells still show the names of pods.
 const mostNamed = 400
 
-// mostOfGroup is how many findings of a group a reader sees before unfolding the others.
+// mostOfGroup is how many findings of a group are visible at once. A reader can unfold the other findings.
 const mostOfGroup = 3
 
 // groups puts the findings of one check and one severity together, the worst first.
@@ -210,7 +210,6 @@ func versions(all map[string]string) (facts []fact) {
 	return facts
 }
 
-// facts returns the numbers at the top of the page.
 func facts(b *bundle.Bundle, held []view.Holding) []fact {
 	s, pods, n := b.State, map[string]bool{}, map[string]int{}
 	for _, h := range held {
@@ -279,7 +278,7 @@ type pod struct {
 	Inside                     []string // a line for each object in the pod's namespace
 }
 
-// pods returns an entry for each pod's interface that has a lease. The entries are sorted by the names of the pods.
+// pods returns an entry for each address with a lease. The entries are sorted by the names of the pods.
 func pods(b *bundle.Bundle, held []view.Holding) (all []pod) {
 	pairs := pairsOf(b.Kernel)
 	for _, h := range held {

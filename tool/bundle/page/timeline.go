@@ -132,7 +132,8 @@ func registryEvents(s *registry.State) (all []event) {
 	return all
 }
 
-// journalEvents returns the warnings about EC2 in the journal. The registry does not keep refusals that ended long ago.
+// journalEvents returns the warnings about EC2 in the journal, because the registry does not keep refusals that ended
+// long ago.
 func journalEvents(journal []bundle.Entry) (all []event) {
 	const warning = "4" // the level of a warning in syslog
 	for _, e := range journal {
