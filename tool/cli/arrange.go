@@ -26,7 +26,7 @@ func Arrange(app *App, args []string) []string {
 }
 
 // commandOf returns the command that the command line names, and its index in args. It returns nil if an argument comes
-// before the command. A word after a flag may be the flag's value, so it does not count as an argument.
+// before the command. A word after a flag does not count as an argument, because the word may be the flag's value.
 func commandOf(app *App, args []string) (int, *Command) {
 	for i := 1; i < len(args); i++ {
 		if strings.HasPrefix(args[i], "-") {

@@ -15,8 +15,8 @@ import (
 )
 
 // WriteFile writes a file that a person has named. It follows symlinks, and replaces a regular file as ReplaceFile
-// does. Into a device, a pipe, or an open file of a process (as at /dev/stdout), it writes the data. The caller must
-// hold a lock that excludes other writers of the file (see [atomicfile.Replace]).
+// does. If path is a device, a pipe, or an open file of a process (such as /dev/stdout), WriteFile writes the data
+// there. The caller must hold a lock that excludes other writers of the file (see [atomicfile.Replace]).
 func WriteFile(path string, data []byte, mode fs.FileMode) error {
 	// Stat fails if the kernel forbids this process to follow a symlink: see protected_symlinks in proc_sys_fs(5).
 	fi, err := os.Stat(path)
@@ -31,7 +31,8 @@ func WriteFile(path string, data []byte, mode fs.FileMode) error {
 }
 
 // resolveLinks follows the symlinks at path. It returns a path that is no symlink, and reports whether a program may
-// create or replace a file there. In /proc, no program may, because its links lead to open files and not to paths.
+// create or replace a file there. In /proc, no program may do this, because links in /proc lead to open files and not
+// to paths.
 func resolveLinks(path string) (to string, ok bool) {
 	const most = 40 // as in path_resolution(7)
 	for range most {

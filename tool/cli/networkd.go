@@ -41,7 +41,7 @@ func UnreadByNetworkd(files []string) (string, error) {
 }
 
 // isBetween reports whether a file was written after a process had started, but not after now. A later change time
-// shows that the clock was wrong. Such a file would count as unread even after a new start of the process.
+// shows that the clock was wrong. With such a time, a file would count as unread even after a new start of the process.
 func isBetween(written, started, now time.Time) bool {
 	return written.After(started) && !written.After(now)
 }

@@ -15,8 +15,8 @@ import (
 )
 
 // A terminal is where the tool writes its messages: the standard error of this process. The tool writes a line for each
-// change in EC2. If standard error is a screen, a status line below says what the command waits for. The next line
-// replaces it.
+// change in EC2. If standard error is a screen, the tool also shows a status line, which says what the command waits
+// for. The next message replaces the status line.
 type terminal struct {
 	w      io.Writer
 	screen bool // w is a screen, and not a file or a pipe

@@ -55,8 +55,8 @@ func Unreadable(err error) string {
 	return ""
 }
 
-// Rooted puts the error of NeedRoot before an error about permissions, unless the process runs as root. It returns
-// other errors unchanged.
+// Rooted puts the error of NeedRoot before an error about permissions. If the process runs as root, or if the error has
+// another cause, Rooted returns err unchanged.
 func Rooted(err error) error {
 	if !errors.Is(err, fs.ErrPermission) || NeedRoot() == nil {
 		return err
