@@ -124,7 +124,8 @@ func (r *review) reviewBesideAll(at map[string]int) {
 	}
 }
 
-// reviewOrder reviews the order of our plugins in a chain without TypeAll: each needs the result of the one before.
+// reviewOrder reviews the order of our plugins in a chain without TypeAll. Each plugin needs the result of the plugin
+// before it.
 func (r *review) reviewOrder(at map[string]int) {
 	last := -1
 	for i, m := range r.Plugins {
@@ -262,8 +263,7 @@ func (r *review) reviewPortmap(i int, mark uint32) {
 // podAnnotations is the capability by which runtimes pass the pod's annotations to a plugin.
 const podAnnotations = "io.kubernetes.cri.pod-annotations"
 
-// reviewEgress reviews whether the plugin egress gets the annotations of pods, if pods may choose an egress. They do so
-// by an annotation.
+// reviewEgress reviews whether the plugin egress gets the annotations by which pods choose an egress.
 func (r *review) reviewEgress(where string, i int, c *egress.Config) {
 	annotated := r.Plugins[i].Capabilities[podAnnotations]
 	routers := map[string]string{}

@@ -5,9 +5,9 @@
 // them. All questions about the conflists are methods of [Conflists]. The keys and their values are defined by the
 // types into which the plugins decode their configurations.
 //
-// Most methods return an answer about the networks without a mistake, and an error with the mistakes of the others. A
-// file that Load cannot parse may belong to another program. So the error is about such a file only if no other file
-// has our plugins. [Conflists.Unread] has the errors of all files that Load cannot parse.
+// Most methods return an answer about the networks without a mistake, and an error with the mistakes of the other
+// networks. A file that Load cannot parse may belong to another program. So the error is about such a file only if no
+// other file has our plugins. [Conflists.Unread] has the errors of all files that Load cannot parse.
 //
 // [Conflists.Whole] is an exception: it returns no answer if a file cannot be parsed or a network has a mistake,
 // because an answer without one of our networks would be wrong.
@@ -163,8 +163,8 @@ func isRead(name string) bool {
 // ErrNone means that no conflist has a plugin of ours that gives addresses to pods.
 var ErrNone = errors.New("no conflist with the plugin " + TypeAll + " or " + TypeIPAM)
 
-// Absent reports whether an error of [Conflists.All] means that there is no configuration, and not that Load cannot
-// read one.
+// Absent reports whether an error of [Conflists.All] means that there is no configuration. A configuration that Load
+// cannot read is not absent.
 func Absent(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrNone) }
 
 // PoolName returns the name of a pool for people. In the registry, the default pool has an empty name.

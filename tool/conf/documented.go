@@ -14,8 +14,9 @@ const Withheld = "[withheld]"
 // privateKeys are keys of our plugins. An operator or a pod chooses their values, and no check needs these values.
 var privateKeys = map[string]bool{"eniTags": true, "runtimeConfig": true, "args": true, "prevResult": true, "dns": true}
 
-// Documented returns the part of a list that may leave the node. Of our plugins, this is the documented keys whose
-// values have the right type. Of other plugins, it is only the type. The plugins of drop-ins are included.
+// Documented returns the part of a list that may leave the node. For our plugins, the result has the documented keys
+// whose values have the right type. For other plugins, it has only the type. The result includes the plugins of
+// drop-ins.
 func (c List) Documented() (json.RawMessage, error) {
 	plugins := []map[string]any{}
 	for _, m := range c.Plugins {

@@ -15,7 +15,7 @@ import (
 )
 
 // Installed is a key of a list. Its value names the plugins of other projects that install has written into the list.
-// Another program has added any further plugin of another project.
+// If this value does not name a plugin of another project, another program has added the plugin.
 const Installed = "cni-ipvlan-vpc-k8s/installed"
 
 // listKeys are the keys of a list (CNI specification 1.1.0, section 1, "Configuration format"). Other methods review

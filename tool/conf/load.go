@@ -133,8 +133,8 @@ func (c *Conflists) OurFiles() []File {
 	})
 }
 
-// All returns our networks without a mistake. The error has the mistakes of the others, or says that no network is
-// ours.
+// All returns our networks without a mistake. The error has the mistakes of our other networks, or says that no network
+// is ours.
 func (c *Conflists) All() (all []List, failed error) {
 	ours := c.Ours()
 	for _, l := range ours {

@@ -62,8 +62,8 @@ func (r *review) reviewNeighbour(f string, other List) {
 	}
 }
 
-// reviewENIUse compares how the list and another list use ENIs. The plugins accept lists that differ, as earlier
-// releases did. So these mistakes do not stop an installation.
+// reviewENIUse compares how the list and another list use ENIs. The plugins of this release and of earlier releases
+// accept lists that differ. So these mistakes do not stop an installation.
 func (r *review) reviewENIUse(f string, other List) {
 	if r.IPAM == nil || other.IPAM == nil {
 		return

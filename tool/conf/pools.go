@@ -98,7 +98,7 @@ func (c *Conflists) PoliciesOf(network string) []lease.Policy {
 	return ours[i].IPAM.Policies()
 }
 
-// LowestIndex returns the lowest interfaceIndex of all pools: pods get no addresses of ENIs with a lower device index.
+// LowestIndex returns the lowest interfaceIndex of all pools. Pods get no addresses of ENIs with a lower device index.
 // It returns the error of [Conflists.All], if there is one.
 func (c *Conflists) LowestIndex() (int, error) {
 	if _, err := c.All(); err != nil {
@@ -133,7 +133,7 @@ func (c *Conflists) Assigns() bool {
 }
 
 // Misfit returns why no pod gets an address of the ENI e, which an operator or another program has attached. It returns
-// "" if pods get these addresses, or if there is no configuration.
+// "" if pods get addresses of e, or if there is no configuration.
 func (c *Conflists) Misfit(e registry.ENI) (why string) {
 	for _, p := range c.policies {
 		if p.Pool != e.Pool {

@@ -18,7 +18,7 @@ func (c List) Missing(binDir string) []Mistake {
 	return r.mistakes
 }
 
-// reviewPrograms looks in the directory dir for the programs that the plugins need, unless dir is empty.
+// reviewPrograms looks in the directory dir for the programs that the plugins need. If dir is empty, it does nothing.
 func (r *review) reviewPrograms(dir string) {
 	if dir == "" {
 		return

@@ -44,8 +44,8 @@ func (r *review) reviewDataPaths(at map[string]int) {
 	r.reportLines(r.nameOf(i), chain.Routed(&ipam, &pair, len(out.Egresses)))
 }
 
-// reviewRouted reviews plugins and keys that do not work with routed pods, and a key that works only with them. The
-// pools are in our plugin at position i, and our plugin at position k makes the pairs.
+// reviewRouted reviews plugins and keys that do not work with routed pods, and a key that works only with routed pods.
+// The pools are in our plugin at position i, and our plugin at position k makes the pairs.
 func (r *review) reviewRouted(i, k int) {
 	var ipam lease.Config
 	var pair ptp.Config
@@ -82,7 +82,7 @@ func (r *review) reviewServices(i, k int, ipam *lease.Config, pair *ptp.Config) 
 	}
 }
 
-// reviewMTU reviews whether the links of pods can have IPv6: the kernel removes IPv6 from a link whose MTU is below
+// reviewMTU reviews whether the links of pods can have IPv6. The kernel removes IPv6 from a link whose MTU is below
 // 1280.
 func (r *review) reviewMTU(ipam *lease.Config) {
 	if !slices.Contains(ipam.Policies()[0].Families, lease.IPv6) {
@@ -99,7 +99,8 @@ func (r *review) reviewMTU(ipam *lease.Config) {
 	}
 }
 
-// reviewBesideRouted reviews which plugins other than pairType, which makes the pairs, can disturb routed pods.
+// reviewBesideRouted reviews the plugins that can disturb routed pods. pairType is the type of the plugin that makes
+// the pairs.
 func (r *review) reviewBesideRouted(pairType string) {
 	for i, m := range r.Plugins {
 		var c struct {

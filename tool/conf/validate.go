@@ -61,7 +61,7 @@ type review struct {
 	text           []byte
 }
 
-// report adds a mistake, but only once: two rules may find the same mistake.
+// report adds a mistake, but only once, because two rules may find the same mistake.
 func (r *review) report(where, format string, args ...any) {
 	r.add(Mistake{File: r.file, Where: where, Text: fmt.Sprintf(format, args...)})
 }
@@ -88,14 +88,15 @@ func (r *review) add(m Mistake) {
 	}
 }
 
-// Mistakes lists the mistakes in a file. It also compares the file with siblings, which are all files of its directory,
-// or nil if no runtime reads the directory. It returns an error if Load cannot read the file or the directory.
+// Mistakes lists the mistakes in a file. It also compares the file with siblings, which has all files of the same
+// directory. If no runtime reads the directory, siblings is nil. It returns an error if Load cannot read the file or
+// the directory.
 func (f File) Mistakes(binDir string, siblings *Conflists) ([]Mistake, error) {
 	return (&review{file: f.Path, siblings: siblings}).readAndReview(f.text, binDir, f.unread)
 }
 
 // MistakesIn lists the mistakes in the text of a file that is not written yet (see also [File.Mistakes]). The file will
-// replace the files at replacedPaths. The programs in comingPrograms will be in binDir before that.
+// replace the files at replacedPaths. Before that, the programs in comingPrograms will be put into binDir.
 func MistakesIn(
 	file string, b []byte, binDir string, replacedPaths []string, comingPrograms ...string,
 ) ([]Mistake, error) {
@@ -180,7 +181,8 @@ func (r *review) nameOf(i int) string {
 	return where
 }
 
-// configs are the types into which our plugins decode their configurations. They alone define the keys and the values.
+// configs are the types into which our plugins decode their configurations. These types alone define the keys and the
+// values.
 var configs = map[string]func() validator{
 	TypeAll:    func() validator { return &chain.Config{} },
 	TypeIPAM:   func() validator { return &lease.Config{} },
