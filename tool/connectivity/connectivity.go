@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package connectivity makes pods, sends packets on each path of pods, and says where a packet has stopped. Like a
-// container runtime, it calls the plugins of a conflist for two pods on this node. Their network namespaces have no
-// names in the file system, so they end with this process. If the process is killed, leases and routing rules stay
-// until a run of registry-gc or a CNI GC removes them.
+// container runtime, it calls the plugins of a conflist for two pods on this node. The network namespaces of the pods
+// have no names in the file system, so the namespaces end with this process. If the process is killed, leases and
+// routing rules stay until a run of registry-gc or a CNI GC removes them.
 //
 // If a path fails, the test sends its packets again, and observes them. It opens taps at links (see [nl.Tap]), and
 // makes netfilter report which rules drop packets. The taps and these reports are only about the addresses of this
@@ -116,7 +116,7 @@ func (r Report) Print(w io.Writer) {
 	fmt.Fprintf(w, "%s, %d fail, in %.1f s\n", cli.Count(len(r.Paths), "path"), r.Failed, r.Took/1000)
 }
 
-// Run makes the pods, tries all paths, and removes the pods. A path that fails is no error: an error is about the test
+// Run makes the pods, tries all paths, and removes the pods. A path that fails is no error. The error is about the test
 // itself.
 func (t Test) Run(ctx context.Context) (r Report, err error) {
 	start := time.Now()
@@ -230,8 +230,8 @@ func (s *scene) deletePods() (failed error) {
 
 func (s *scene) close() error { return errors.Join(s.deletePods(), s.cni.close(), s.node.Close()) }
 
-// tryAll tries all paths at once. It tries a failed path a second time, because it may have failed only because the
-// machine is busy. If a path fails again, tryAll finds out why, for one path after the other.
+// tryAll tries all paths at once. It tries a failed path a second time, because the machine may only have been busy. If
+// paths fail again, tryAll finds out why, one path at a time.
 func (s *scene) tryAll(ctx context.Context, all []path) []Row {
 	rows := make([]Row, len(all))
 	for again := range 2 {

@@ -154,8 +154,8 @@ func (s *scene) presentLinks(links []string) []string {
 	return slices.DeleteFunc(links, func(l string) bool { _, err := s.node.LinkByName(l); return err != nil })
 }
 
-// furthestSighting returns the sighting that is furthest on the path to the receiver and back. This need not be the
-// last one, because the sender may have repeated a packet just before the taps were closed.
+// furthestSighting returns the sighting that is furthest on the path to the receiver and back. A later sighting may be
+// less far on the path, because the sender may have repeated a packet just before the taps were closed.
 func (s *scene) furthestSighting(f finding) (l sighting, any bool) {
 	for _, seen := range f.sightings {
 		if !any || s.progressOf(f, seen) >= s.progressOf(f, l) {

@@ -249,9 +249,9 @@ func (s *scene) servicePaths(f nl.Family) []path {
 	return all
 }
 
-// serviceFamily returns the first family of the cluster's Services. The API server's Service has only this family. The
-// DNS server's Service also has only this family, unless its manifest asks for both families. If the DNS server is not
-// known, or the pods lack its family, serviceFamily returns a family that Services and pods have.
+// serviceFamily returns the first family of the cluster's Services. The API server's Service has only this family.
+// Usually, the DNS server's Service also has only this family. If the DNS server is not known, or the pods lack the
+// family of its address, serviceFamily returns a family that Services and pods have.
 func (s *scene) serviceFamily() nl.Family {
 	a := s.pods[0]
 	if s.DNS.IsValid() && a.addr(nl.FamilyOf(s.DNS)).IsValid() {

@@ -25,7 +25,7 @@ var (
 	errSilent  = errors.New("no answer")
 )
 
-// connError adds errRefused or errSilent to an error of a connection, if one of the two describes it.
+// connError adds errRefused to the error of a refused connection, and errSilent to the error of a timeout.
 func connError(err error) error {
 	var timeout net.Error
 	switch {
@@ -40,7 +40,6 @@ func connError(err error) error {
 	return err
 }
 
-// tryConnect makes a connection of TCP, and ends it.
 func tryConnect(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
 	c, err := dial(ctx, n, "tcp", to)
 	if err != nil {

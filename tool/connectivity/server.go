@@ -18,8 +18,8 @@ import (
 )
 
 // A server answers calls in a namespace. A caller connects, sends a line of JSON (see [call]), and then as many bytes
-// as the line says. The server answers with a line of JSON (see [answer]). If a caller asks it to call back, it calls
-// only the caller's address.
+// as the line says. The server answers with a line of JSON (see [answer]). If a caller asks the server to call back,
+// the server calls only the caller's address.
 type server struct {
 	ns *nl.NS
 	// The server reports the addresses of this pod, and calls back from this pod. nil: the server does neither.
@@ -114,7 +114,8 @@ func (s *server) answerCall(c *net.TCPConn) error {
 	return json.NewEncoder(c).Encode(a)
 }
 
-// The numbers of bytes of a small call and of a large call, whose packets are as large as the links allow.
+// The numbers of bytes of a small call and of a large call. The packets of a large call are as large as the links
+// allow.
 const (
 	smallCall = 16
 	largeCall = 1 << 16

@@ -76,7 +76,7 @@ func (s *scene) whyDropped(f finding) (cause, do string) {
 			"\"The firewall drops what the node forwards\" in docs/operations.md", family, table, d.Chain)
 }
 
-// whyLarge explains why large packets are lost: they are too large for a link on the way.
+// whyLarge explains why large packets are lost. They are too large for a link on the way.
 func (s *scene) whyLarge() (cause, do string) {
 	var mtus []string
 	for _, name := range s.presentLinks(slices.Compact(slices.Concat([]string{s.Network.Pair.HostInterface}, s.veths(),
@@ -160,8 +160,8 @@ func (s *scene) downLink(f finding) string {
 
 // unassignedCause returns a cause if a pod of the path has an address that no ENI of this instance has. EC2's
 // source/destination check then drops the pod's packets. Metadata may lack a new address for minutes. So if metadata
-// lacks the address, unassignedCause asks EC2, too. If metadata does not answer, or there is no such pod, the result is
-// "".
+// lacks the address, unassignedCause asks EC2, too. If metadata does not answer, or no pod has such an address, the
+// result is "".
 func (s *scene) unassignedCause(f finding) string {
 	enis, err := s.enis()
 	if err != nil {
