@@ -37,7 +37,7 @@ func (p *Node) checkAddresses(context.Context) ([]Finding, error) {
 }
 
 // addrFix returns a fix that removes a single address (/32, /128) from the node. For an address with a subnet, it
-// returns nil: with the first address of a subnet, the kernel also removes the other addresses of this subnet.
+// returns nil, because with the first address of a subnet, the kernel also removes the other addresses of this subnet.
 func (p *Node) addrFix(a nl.Addr) func(context.Context) (string, error) {
 	if !a.Prefix.IsSingleIP() {
 		return nil

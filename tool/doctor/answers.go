@@ -51,9 +51,9 @@ func (p *Node) checkAnswers(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// missingMainRules returns a finding for each family that has rules, but none that leads all packets to the main table.
-// The kernel makes this rule once, and "ip rule flush" deletes it. The kernel may lack a family that has no rule at
-// all.
+// missingMainRules returns a finding for each family that has rules, but no rule that leads all packets to the main
+// table. The kernel makes this rule once, and "ip rule flush" deletes it. A family without any rule gets no finding,
+// because the kernel may lack this family.
 func (p *Node) missingMainRules(rules []nl.Rule) (found []Finding) {
 	for _, f := range nl.Families {
 		var some, leads bool

@@ -53,8 +53,8 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 }
 
 // secondConflist returns a finding if CRI-O's directory has another file beside ours, and CRI-O's configuration names
-// no network. If CRI-O starts while the other file is the first, it believes that the running pods of our network have
-// ended, and sends a DEL for each of them.
+// no network. If CRI-O starts while the other file is the first, CRI-O believes that the running pods of our network
+// have ended, and sends a DEL for each pod.
 func (p *Node) secondConflist(files []conf.File) []Finding {
 	_, err := os.Stat(p.pathOf("/etc/crio"))
 	others := slices.DeleteFunc(slices.Clone(files), func(f conf.File) bool { return f.Path == p.file })

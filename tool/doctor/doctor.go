@@ -104,9 +104,9 @@ func (c Check) AsksEC2() bool { return c.scope == ofEC2 }
 
 // Checks returns all checks of a node, or all checks of an image.
 //
-// Do not give a Check to a generic function: the tool would become 29 MB larger. For a type argument, the linker
-// assumes that any method of the type may be called through an interface. A Check refers to the AWS SDK's client, so
-// the linker would keep all methods of the client.
+// Do not give a Check to a generic function, because the tool would become 29 MB larger. For a type argument, the
+// linker assumes that any method of the type may be called through an interface. A Check refers to the AWS SDK's
+// client, so the linker would keep all methods of the client.
 func Checks(image bool) (all []Check) {
 	for _, c := range checks {
 		if c.scope == ofFiles || !image {
@@ -259,7 +259,6 @@ func (p *Node) notMade(c Check, err error) Finding {
 	return f
 }
 
-// fixAll makes the fixes that the findings have.
 func fixAll(ctx context.Context, found []Finding) (failed error) {
 	for i, f := range found {
 		if f.fix == nil {
@@ -314,6 +313,6 @@ func (r Report) Print(w io.Writer) {
 	}
 }
 
-// fewChecks is the maximum number of checks that Print names if there are no findings. If there were more, Print writes
-// only their number.
+// fewChecks is the maximum number of checks that Print names if there are no findings. Of more checks, Print writes
+// only the number.
 const fewChecks = 10

@@ -165,9 +165,9 @@ func egressKernel(networks []conf.NetworkEgress) (found []Finding) {
 	return found
 }
 
-// refusingGateways sends a datagram to each gateway of an egress, and returns a finding for each one that refuses it.
-// If a gateway's Service has no endpoint, kube-proxy's rules refuse the datagram at once. A router does not answer,
-// because the datagram contains no packet to forward.
+// refusingGateways sends a datagram to each gateway of an egress, and returns a finding for each gateway that refuses
+// the datagram. If a gateway's Service has no endpoint, kube-proxy's rules refuse the datagram at once. A router does
+// not answer, because the datagram contains no packet to forward.
 func refusingGateways(ctx context.Context, name string, e egress.Egress, port int) (found []Finding) {
 	for _, gw := range e.Gateways {
 		err := exchangeDatagram(ctx, net.Dialer{}, net.JoinHostPort(gw, fmt.Sprint(port)), 500*time.Millisecond)
@@ -208,7 +208,7 @@ func (p *Node) egressPods(ctx context.Context, ports map[string]int) (found []Fi
 			found = append(found, f)
 		}
 	}
-	silent := 0 // gateways without an answer; doctor waits some seconds for each of them
+	silent := 0 // gateways without an answer; doctor waits some seconds for each gateway
 	err = errors.Join(err, lease.EachNetNS(func(ns *nl.NS) error {
 		s, unread := egress.Read(ns)
 		if unread != nil || s.Role != egress.Client {
@@ -243,8 +243,8 @@ func onePerGateway(routes []nl.Route) (first []nl.Route) {
 	return first
 }
 
-// silentRouter reports whether a router has forwarded many packets of clients, and no answer has come. It also returns
-// the finding about such a router.
+// silentRouter returns the finding about a router that has forwarded many packets of clients, but no answer. It also
+// reports whether p is such a router.
 func silentRouter(p view.EgressPod) (Finding, bool) {
 	const enough = 20
 	lost := p.Role == egress.Router && p.Forwarded > enough && p.Answered == 0

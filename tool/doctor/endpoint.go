@@ -14,7 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// A place is where a program of ours that asks EC2 gets its environment: from a process, or from a unit of systemd.
+// A place is a process or a unit of systemd. A program of ours that asks EC2 gets its environment from a place.
 type place struct {
 	name     string
 	env      aws.Environment
@@ -24,8 +24,8 @@ type place struct {
 }
 
 // checkEndpoint looks at the variables that choose how a program asks EC2, for example the endpoint and a proxy. A
-// plugin has the variables of the container runtime. The tool has the variables of its unit or of a shell. If they
-// differ, perhaps only the plugins or only the tool reach EC2.
+// plugin has the variables of the container runtime. The tool has the variables of its unit or of a shell. If the
+// variables of both differ, perhaps only the plugins or only the tool reach EC2.
 func (p *Node) checkEndpoint(ctx context.Context) ([]Finding, error) {
 	here := place{"this process", os.Getenv, warning, "this tool cannot ask EC2",
 		"run doctor with the same variables: set -a; . " + environmentFile + "; " + cli.Name + " doctor"}
@@ -79,7 +79,6 @@ func settingDifferences(these, those []aws.Setting) string {
 	return strings.Join(all, "; ")
 }
 
-// settingText returns a setting with the variable that chose it.
 func settingText(s aws.Setting) string {
 	text := cmp.Or(s.Value, "not set")
 	if s.By != "" {

@@ -29,7 +29,7 @@ type process struct{ program, dir string } // dir: in /proc
 func (p process) String() string { return p.program + ", process " + filepath.Base(p.dir) }
 
 // runtimeProcesses returns the processes that execute CNI plugins of this node. Runtimes in other PID namespaces run in
-// containers, and do not execute them.
+// containers, and do not execute these plugins.
 func runtimeProcesses() ([]process, error) {
 	ours, err := os.Readlink("/proc/self/ns/pid")
 	if err != nil {
@@ -53,7 +53,6 @@ func runtimeProcesses() ([]process, error) {
 	return found, nil
 }
 
-// runtimePlaces returns the environments of the container runtimes of this node.
 func runtimePlaces() ([]place, error) {
 	all, err := runtimeProcesses()
 	var found []place

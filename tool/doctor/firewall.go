@@ -67,7 +67,7 @@ func isForwarded(n conf.Network) bool {
 	return n.Pair.IPMasq || len(routed) > 0
 }
 
-// droppingSources returns a finding if the chain drops packets from the address of a pod. If not, it returns nil.
+// droppingSources returns a finding if the chain drops packets from the address of a pod, and otherwise nil.
 func (p *Node) droppingSources(c nl.DroppingChain) []Finding {
 	for a := range p.state.Leases.Keys() {
 		if c.From.Contains(a) {

@@ -12,7 +12,6 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// objectFix returns a fix that adds an object to the node.
 func (p *Node) objectFix(o nl.Object) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		return o.String(), nl.Wiring{{NS: p.pool.Host, Object: o}}.Add()

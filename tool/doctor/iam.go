@@ -139,7 +139,8 @@ func (p *Node) findTargets(ctx context.Context, n iam.Needs, self aws.Instance) 
 		case slices.ContainsFunc(pools, func(q lease.Policy) bool { return q.Requestable(e.Tags) }):
 			on.requested = aws.Target{ENI: e.ID, Attachment: e.Attachment, Instance: self.ID}
 		case known.Serving && !known.Foreign && on.ENI == "":
-			// This is the boot ENI, or an ENI of another creator: the node only assigns and unassigns its addresses.
+			// The ENI is the boot ENI, or has another creator. The node only assigns and unassigns addresses of this
+			// ENI.
 			on.ENI = e.ID
 			on.untagged = e.MAC != self.MAC
 		}

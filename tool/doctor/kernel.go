@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// checkKernel tries the features of the kernel that pods need, even before the plugins are installed. The plugins
-// check further features in STATUS.
+// checkKernel tries the features of the kernel that pods need. It does not need the plugins, which check further
+// features in STATUS.
 func (p *Node) checkKernel(context.Context) ([]Finding, error) {
 	var found []Finding
 	if err := (nl.IPVlan{}).Supported(p.pool.Host); err != nil {

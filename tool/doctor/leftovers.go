@@ -82,8 +82,8 @@ func (p *Node) removeDetached(context.Context) (string, error) {
 }
 
 // strayVeth returns the attachment of one of our veths if the attachment has no lease, and otherwise "". The link's
-// alias names our name, the network, the container and the interface. In a rebuilt registry, a lease may lack its
-// container. The link may then belong to this lease, so strayVeth returns "".
+// alias has our name, and names the network, the container and the interface. In a rebuilt registry, a lease may lack
+// its container. The link may then belong to this lease, so strayVeth returns "".
 func strayVeth(s *registry.State, l nl.Link) string {
 	words := strings.Fields(l.Alias)
 	if !nl.IsPair(l.Group) || l.Kind != "veth" || len(words) < 4 {

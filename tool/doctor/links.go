@@ -187,12 +187,12 @@ func (p *Node) checkUnshared(l nl.Link) error {
 }
 
 // vpcMTU is the MTU inside a VPC (EC2 user guide, "Network MTU for your EC2 instance"). An ADD gives the boot ENI's MTU
-// to the ENIs of pods, unless the boot ENI's MTU is larger than vpcMTU.
+// to the ENIs of pods, if this MTU is at most vpcMTU.
 const vpcMTU = 9001
 
-// checkLink checks the link of an ENI. bootMTU is the MTU of the boot ENI, and podMTU the MTU that a conflist gives to
-// pods of this ENI. After a pod has returned the whole ENI, the link may be down until the next ADD. So a link that no
-// pod uses (used is false) may be down.
+// checkLink checks the link of an ENI. bootMTU is the MTU of the boot ENI. podMTU is the MTU that a conflist gives to
+// pods of this ENI. If used is false, no pod uses the link. The link may then be down, for example after a pod has
+// returned the whole ENI.
 func (p *Node) checkLink(eni string, l nl.Link, bootMTU, podMTU int, used bool) (found []Finding) {
 	add := func(means, do string, fix func(context.Context) (string, error)) {
 		found = append(found, Finding{Severity: severe, About: l.Name + " (" + eni + ")", Means: means,
@@ -213,10 +213,10 @@ func (p *Node) checkLink(eni string, l nl.Link, bootMTU, podMTU int, used bool) 
 		means := fmt.Sprintf("the link's MTU is %d, and the MTU of the boot ENI is %d, so pods on this ENI send "+
 			"smaller packets than other pods", l.MTU, bootMTU)
 		shared := p.checkUnshared(l)
-		// the fix does only what an ADD would do: an ADD changes the MTU under the same condition
+		// like an ADD, the fix changes the MTU only under this condition
 		if up := (nl.Up{Dev: l.Name, MTU: bootMTU}); shared == nil || !l.Up && !errors.Is(shared, nl.ErrShared) {
 			add(means, up.String(), p.objectFix(up))
-		} else { // no fix while other links use this link, because all its slaves would get the new MTU, too
+		} else { // no fix while other links use this link, because all slaves of this link would get the new MTU, too
 			add(means, "drain the node: the next ADD gives the ENI the boot ENI's MTU", nil)
 		}
 		found[len(found)-1].Severity = warning

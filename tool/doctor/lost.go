@@ -224,8 +224,8 @@ func (p *Node) lostFinding(n conf.Network, s nl.Step) Finding {
 	return a
 }
 
-// routeConsequence returns what happens because the node has lost the route r to a pod. Doctor shows this only if no
-// other finding is about lost objects of the pod.
+// routeConsequence returns what happens because the node has lost the route r to a pod. Doctor shows this text only if
+// no other finding is about lost objects of the pod.
 func (p *Node) routeConsequence(r nl.Route) string {
 	spare := nl.Route{Dst: r.Dst, Dev: r.Dev, Metric: ptp.SpareMetric}
 	if r.Dst.Addr().Is4() && spare.Check(p.pool.Host) == nil {
@@ -236,8 +236,8 @@ func (p *Node) routeConsequence(r nl.Route) string {
 		"Services and the internet"
 }
 
-// networkFix returns the fix for the lost object of a network in the step s. It puts back all lost objects of the
-// network, but fails only if the object of s stays lost, because the others have findings of their own.
+// networkFix returns the fix for the lost object of a network in the step s. The fix puts back all lost objects of the
+// network. It fails only if the object of s stays lost, because the other objects have findings of their own.
 func (p *Node) networkFix(n conf.Network, s nl.Step) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		_, err := ptp.Repair(p.pool.Host, n.Name, n.Pair)

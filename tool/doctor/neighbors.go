@@ -22,7 +22,7 @@ import (
 const sysctlFile = "/etc/sysctl.d/80-cni-ipvlan-vpc-k8s.conf"
 
 // neighborsPerPod is how many entries of the neighbour table a pod may need: one for the gateway, two for the veth
-// pair, and one for each address of the pod's subnet to which the pod sends packets.
+// pair, and one for each destination in the pod's subnet.
 const neighborsPerPod = 32
 
 // checkNeighbors compares the limits of the neighbour table with the number of pods. All network namespaces share the
@@ -69,8 +69,8 @@ func (p *Node) checkNeighbors(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// neighborCount returns how many entries the neighbour table of a family has, or 0 if the kernel does not show this.
-// The kernel shows it only in the first network namespace.
+// neighborCount returns how many entries the neighbour table of a family has. The kernel shows this number only in the
+// first network namespace. In all other namespaces, the result is 0.
 func neighborCount(family string) int {
 	name := map[string]string{"ipv4": "arp_cache", "ipv6": "ndisc_cache"}[family]
 	text, err := os.ReadFile("/proc/net/stat/" + name)

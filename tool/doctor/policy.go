@@ -12,8 +12,8 @@ import (
 )
 
 // An engine is a program that enforces NetworkPolicy on a node. It makes a chain of nftables, or pins objects of BPF.
-// The field "chain" is a pattern for the chain's name, and "pins" for the paths of the objects (see [path.Match]). The
-// names come from the source code of the engines.
+// The field "chain" is a pattern for the chain's name, and the field "pins" is a pattern for the paths of the objects
+// (see [path.Match]). The names come from the source code of the engines.
 type engine struct{ name, chain, pins string }
 
 var engines = []engine{
@@ -28,8 +28,8 @@ var engines = []engine{
 // bpfFS is where BPF's objects are pinned. Tests change it.
 var bpfFS = "/sys/fs/bpf"
 
-// checkPolicy looks for engines on a node that has pools with ipvlan. Engines do not see the packets of these pods, and
-// do not report this. So an operator wrongly believes that a NetworkPolicy restricts these pods.
+// checkPolicy looks for engines on a node that has pools with ipvlan. Engines do not see the packets of ipvlan pods,
+// and do not say so. An operator then wrongly believes that a NetworkPolicy restricts these pods.
 func (p *Node) checkPolicy(context.Context) ([]Finding, error) {
 	_, slaves := p.poolsByPath()
 	if len(slaves) == 0 {

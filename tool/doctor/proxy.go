@@ -85,8 +85,8 @@ func (p *Node) servicesByENI(n conf.Network) (found []Finding, err error) {
 }
 
 // pastTunnels looks for Services with an endpoint that is a destination of an egress. The node changes the ClusterIP of
-// a client's packet to the endpoint's address. Only the client has the tunnel, so the node sends the packet outside the
-// tunnel.
+// a client's packet to the endpoint's address. Only the client has the tunnel, so the packet leaves the node outside
+// the tunnel.
 func (p *Node) pastTunnels() (found []Finding, err error) {
 	networks, _ := p.conflists.Egress() // checkConfig reports mistakes in networks
 	if len(networks) == 0 {

@@ -87,8 +87,8 @@ func Review(ctx context.Context, r Record) (Report, []Unmade) {
 	return report, unmade
 }
 
-// runSafely makes a check on the data of a record. Data that no real node has may make the check panic, which runSafely
-// turns into an error.
+// runSafely makes a check on the data of a record. On data that no real node has, the check may panic. runSafely turns
+// the panic into an error.
 func (p *Node) runSafely(ctx context.Context, c Check) (found []Finding, err error) {
 	defer func() {
 		if r := recover(); r != nil {

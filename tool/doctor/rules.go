@@ -45,8 +45,8 @@ func (p *Node) checkRules(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// podAddrs returns the addresses that pods have, and those that pods can get: the addresses of ENIs that serve pods,
-// but not those of the node itself.
+// podAddrs returns the addresses that pods have or can get. Pods can get the addresses of ENIs that serve pods, except
+// the addresses of the node itself.
 func (p *Node) podAddrs() map[netip.Addr]view.Holding {
 	pods := map[netip.Addr]view.Holding{}
 	for _, h := range view.Tally(p.state, p.conflists.ReuseWait, p.now()) {
@@ -83,7 +83,6 @@ func makerName(r nl.Rule) string {
 	return "another program"
 }
 
-// ruleFix returns a fix that deletes a rule.
 func (p *Node) ruleFix(r nl.Rule) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		return "deleted", nl.Wiring{{NS: p.pool.Host, Object: r}}.Del()

@@ -11,7 +11,8 @@ type seizer struct {
 	means string
 }
 
-// hotplugRules are rules of udev by which seizers do not configure the ENIs of pods. cni-links.service writes them.
+// hotplugRules is a file of udev. Its rules keep seizers away from the ENIs of pods. cni-links.service writes this
+// file.
 const hotplugRules = "/run/udev/rules.d/99-zz-cni-ipvlan-vpc-k8s.rules"
 
 // seizerFindings returns a finding if nothing prevents a seizer from configuring the ENIs of pods.

@@ -25,8 +25,8 @@ func slaveConfig(n conf.List) (c ipvlan.Config) {
 	return c
 }
 
-// checkSlaves compares the MTU and the mode of pods' links with the pods' conflist. Both can change while a pod runs:
-// the slaves of an ENI get the ENI's new MTU, and the mode of the ENI's newest slave.
+// checkSlaves compares the MTU and the mode of pods' links with the pods' conflist. The MTU and the mode can change
+// while a pod runs: the slaves of an ENI get the ENI's new MTU, and the mode of the ENI's newest slave.
 func (p *Node) checkSlaves() (found []Finding, failed error) {
 	configs := map[string]ipvlan.Config{}
 	for _, n := range p.ours {

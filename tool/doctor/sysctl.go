@@ -22,8 +22,8 @@ type podSysctl struct {
 	severity, means string
 }
 
-// checkSysctls checks the sysctls that the first ADD has set. systemd-sysctl and the program "tuned" overwrite them if
-// their files have other values. On a node without pods, the next ADD sets the sysctls.
+// checkSysctls checks the sysctls that the first ADD has set. systemd-sysctl and the program "tuned" overwrite a sysctl
+// if their files have another value. On a node without pods, the next ADD sets the sysctls.
 func (p *Node) checkSysctls(context.Context) ([]Finding, error) {
 	if p.state.Leases.Len() == 0 {
 		return nil, nil

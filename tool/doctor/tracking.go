@@ -19,8 +19,8 @@ import (
 // after two hours (tcp(7)).
 const idleEnough = 3600
 
-// checkTracking looks for ENIs whose security groups soon forget idle TCP connections, by the default of the instance
-// type or by a setting of the ENI. If the role does not permit the EC2 call, checkIAM reports that.
+// checkTracking looks for ENIs whose security groups soon forget idle TCP connections. The instance type has a default
+// for this time, and an ENI can have a setting. If the role does not permit the EC2 call, checkIAM reports that.
 func (p *Node) checkTracking(ctx context.Context) ([]Finding, error) {
 	me, err := p.cloud.instance(ctx)
 	if err != nil {
