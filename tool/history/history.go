@@ -35,8 +35,8 @@ func (l *Lease) covers(from, to time.Time) bool {
 	return l.Begin.Before(to) && (l.End.IsZero() || from.Before(l.End))
 }
 
-// A doubt is a period for which the logs do not show which pod had an address: a line about the begin or the end of a
-// lease may be lost.
+// A doubt is a period for which the logs do not show which pod had an address, because a line about the begin or the
+// end of a lease may be lost.
 type doubt struct{ from, to time.Time } // if the field "to" is zero, the doubt has no end
 
 // A tenancy has all that the logs show about one address.
@@ -46,8 +46,8 @@ type tenancy struct {
 	doubts []doubt
 }
 
-// A History has the content of the lease logs of one or many nodes. No two nodes may have the same address: all are in
-// one VPC, or in VPCs whose CIDRs do not overlap.
+// A History has the content of the lease logs of one or many nodes. All nodes must be in one VPC, or in VPCs whose
+// CIDRs do not overlap, so that no two nodes have the same address.
 type History struct {
 	nodes     []*node
 	hasUnread bool // a file is unreadable, and its lines may be about any address

@@ -97,7 +97,7 @@ func (r *reader) newHistory() *History {
 	return h
 }
 
-// readFile reads the lines of a file: forLines calls the given function for each line.
+// readFile reads the lines of a file. forLines calls a given function for each line.
 //
 // If no line of the file can be read, or if its damaged lines cannot be assigned to one series, the number of lost
 // lines is unknown. Then readFile sets endLost for each node that has a line in this file or an earlier file of the
@@ -143,7 +143,7 @@ func (r *reader) readFile(f logFile, forLines func(line func(number int, text []
 
 var errNoLine = errors.New("it is no line of a lease log")
 
-// addLine adds a line of a node, whose key in r.nodes is id. It ignores a line that it has added before.
+// addLine adds a line of a node. id is the key of the node in r.nodes. addLine ignores a line that it has added before.
 func (r *reader) addLine(c *fileState, id string, line registry.Line) {
 	n := r.nodes[id]
 	if n == nil {
@@ -178,8 +178,8 @@ func (r *reader) addLine(c *fileState, id string, line registry.Line) {
 	s.lines = append(s.lines, line)
 }
 
-// addFragment reads as much as possible of a damaged line. If the line was about the begin or the end of a lease, it
-// keeps the line's address, because perhaps no other file has the line undamaged.
+// addFragment reads as much as possible of a damaged line. If the line was about the begin or the end of a lease,
+// addFragment keeps the line's address, because perhaps no other file has the line undamaged.
 func (r *reader) addFragment(c *fileState, text []byte) {
 	f := parseFragment(text)
 	if f.Series != "" {
@@ -313,7 +313,7 @@ func sortFiles(files []logFile) []logFile {
 	return slices.CompactFunc(files, func(a, b logFile) bool { return a.path == b.path })
 }
 
-// firstLine returns the first line of a log, and reports whether the file is a log: it is empty, or one of its first
+// firstLine returns the first line of a log, and reports whether the file is a log. A log is empty, or one of its first
 // ten lines is a line of a log.
 func firstLine(path string) (first registry.Line, ok bool, err error) {
 	const few = 10
@@ -347,8 +347,8 @@ func parseLine(text []byte) (line registry.Line, ok bool) {
 // mostLine is the greatest length of a line, in bytes. The reader ignores the rest of a longer line.
 const mostLine = 1 << 20
 
-// eachLine calls f with the number and the text of each line that is not empty, until f returns an error. Of a longer
-// line, f gets the first mostLine bytes.
+// eachLine calls f with the number and the text of each line that is not empty, until f returns an error. Of a line
+// that is longer than mostLine, f gets only the beginning.
 func eachLine(path string, f func(number int, text []byte) error) error {
 	in, err := Open(path)
 	if err != nil {

@@ -56,8 +56,8 @@ type wholeSnapshot struct{ from, to int } // the indices of its first line, and 
 // maxBootDiff is the greatest difference between the times that two processes compute for the same boot.
 const maxBootDiff = 2 * time.Second
 
-// maxLateness limits how much older a line can be than the line before it. A process takes the time before it waits for
-// the lock of the registry.
+// maxLateness limits how much older a line can be than the line before it. A process reads the clock before it waits
+// for the lock of the registry.
 const maxLateness = time.Minute
 
 func newSeries(name string) *series {
@@ -67,9 +67,9 @@ func newSeries(name string) *series {
 // isChange reports whether a line begins or ends a lease. Other lines have no number of their own.
 func isChange(l registry.Line) bool { return l.Event == registry.Begin || l.Event == registry.End }
 
-// addOld adds a line that an earlier release wrote, and gives the line a number. In such logs, a snapshot can come
-// before changes that it already includes. Then its lines get the number of the last of these changes, so that
-// sortLines puts the snapshot after them.
+// addOld adds a line that an earlier release wrote, and gives the line a number. In the logs of earlier releases, a
+// snapshot can come before changes that the snapshot includes. Then the snapshot's lines get the number of the last of
+// these changes, so that sortLines puts the snapshot after these changes.
 func (n *node) addOld(l registry.Line) {
 	last := n.lastOld()
 	boots := !l.Booted.IsZero() && last.booted.Sub(l.Booted).Abs() > maxBootDiff
@@ -224,7 +224,7 @@ func (s *series) readSnapshots() {
 	}
 }
 
-// setClocks converts the times of all series of a boot to the clock of the boot's last series, so that they can be
+// setClocks converts the times of all series of a boot to the clock of the boot's last series, so that the times can be
 // compared. It returns the last series of each boot.
 func (n *node) setClocks() map[string]*series {
 	follows := func(s, l *series) bool {
@@ -247,8 +247,8 @@ func (n *node) setClocks() map[string]*series {
 	return last
 }
 
-// dropUnclear drops a series whose times cannot be compared with those of other series: no snapshot of its boot is
-// left, or a lost series of the same boot may have had another clock.
+// dropUnclear drops a series whose times cannot be compared with the times of other series. Then no snapshot of its
+// boot is left, or a lost series of the same boot may have had another clock.
 func (n *node) dropUnclear(clocks map[string]*series) {
 	if len(n.series) == 0 {
 		return
@@ -279,13 +279,13 @@ func (s *series) previousName() string {
 }
 
 // latestSeries returns the last series of the node, which no other series follows. If lines are lost, several series
-// may have no following series. If latestSeries cannot find out which of them is the last, it returns nil.
+// may have no following series. If latestSeries cannot find out which series is the last, it returns nil.
 func latestSeries(named map[string]*series, followed map[string]bool, clocks map[string]*series) *series {
 	ends := slices.Collect(maps.Values(clocks))
 	ends = slices.DeleteFunc(ends, func(s *series) bool { return s.old || followed[s.name] })
 	if len(ends) > 1 {
-		// A series is not the latest if its previous series lead back to the node's first series: the series after it
-		// is lost. The node's first series has no previous series.
+		// Drop a series whose previous series lead back to the node's first series: the series that followed the
+		// dropped one is lost. The node's first series has no previous series.
 		ends = slices.DeleteFunc(ends, func(s *series) bool {
 			for range named {
 				if before := named[s.previousName()]; before != nil {
@@ -336,7 +336,7 @@ func (s *series) newHole(at, after, until int, from time.Time) hole {
 }
 
 // lostAddr returns the address of the lost lines with the numbers from after+1 to "until", if the fragments show the
-// same address for all. Otherwise, it returns the zero address.
+// same address for all these lines. Otherwise, it returns the zero address.
 func (s *series) lostAddr(after, until int) netip.Addr {
 	a := s.lostAddrs[until]
 	if until-after > len(s.lostAddrs) {
@@ -350,8 +350,8 @@ func (s *series) lostAddr(after, until int) netip.Addr {
 	return a
 }
 
-// addHoleBefore adds a hole to the beginning of s if lines may be lost between the series prev and s. If s is an old
-// series, its lines have no numbers, so they do not show whether lines are lost.
+// addHoleBefore adds a hole to the beginning of s if lines may be lost between the series prev and s. The lines of an
+// old series have no numbers, so nothing shows that lines are lost.
 func (n *node) addHoleBefore(prev, s *series) {
 	_, number, _ := strings.Cut(s.previous, ".")
 	end, _ := strconv.Atoi(number)

@@ -25,7 +25,6 @@ type walker struct {
 	endedLease *Lease        // a lease that a rebuilt registry lacks, but whose pod may still run
 }
 
-// hasAddr reports whether a line of the node is about the address.
 func (n *node) hasAddr(a netip.Addr) bool {
 	for _, s := range n.series {
 		if _, ok := s.linesOf[a]; ok {
@@ -35,7 +34,6 @@ func (n *node) hasAddr(a netip.Addr) bool {
 	return false
 }
 
-// walkAddr returns the leases of an address, and the doubts about it.
 func (n *node) walkAddr(a netip.Addr) ([]*Lease, []doubt) {
 	if len(n.series) == 0 && n.endLost {
 		return nil, []doubt{{}}
@@ -57,8 +55,8 @@ func (n *node) walkAddr(a netip.Addr) ([]*Lease, []doubt) {
 	return w.leases, w.doubts
 }
 
-// enterSeries goes from one series to the next, s. A boot between the two has ended all leases, so enterSeries then
-// ends the current one.
+// enterSeries goes from one series to the next, s. If the machine has booted between the two series, all leases have
+// ended, and enterSeries ends the current lease.
 func (w *walker) enterSeries(before, s *series) {
 	w.endedLease = nil
 	if s.boot == before.boot || s.booted.Sub(before.booted).Abs() <= maxBootDiff {
@@ -149,8 +147,8 @@ func (w *walker) beginLease(l registry.Line) {
 	w.lastLine, w.lastSeen, w.isFresh, w.endedLease = l, l.Time, false, nil
 }
 
-// recordHolder records which lease has the address at a time. l is a line about this lease, with the time when it
-// began, or nil if there is no lease.
+// recordHolder records which lease has the address at a time. l is a line about this lease, and has the time when the
+// lease began. If there is no lease, l is nil.
 func (w *walker) recordHolder(l *registry.Line, at time.Time) {
 	if same := l != nil && w.cur != nil && w.isCurrent(*l); !same {
 		since := at
