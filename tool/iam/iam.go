@@ -33,8 +33,7 @@ type Permission struct {
 // Needs are the inputs for a policy.
 type Needs struct {
 	Networks []Network
-	// Mode is the mode of all networks: what the node may change in EC2. "": the configuration sets the mode of each
-	// network.
+	// Mode says what the node may change in EC2, for all networks. "": the configuration sets the mode of each network.
 	Mode      lease.Provision
 	ENIGC     bool   // also allow the calls of the command eni-gc
 	Untagged  bool   // also allow changes of ENIs without our tags
@@ -102,7 +101,7 @@ func (n Needs) Policy() Policy {
 			p.Statement = append(p.Statement, Permission{sid, "Allow", prefixed("ec2:", actions), resources, condition})
 		}
 	}
-	// Actions such as DescribeSubnets have no resource, so IAM allows no condition on one.
+	// Actions such as DescribeSubnets have no resource, so IAM allows no condition on a resource.
 	allow("Look", nil, n.readActions(), []string{"*"})
 	enis := n.arns("network-interface", "*")
 	own := n.tagCondition(book.TagManaged)
@@ -165,8 +164,8 @@ func (n Needs) allowRequests(
 	}
 }
 
-// takesOver reports whether a pod may ask for an address of an ended instance. The node then takes the address from
-// that instance.
+// takesOver reports whether a pod may ask for an address of an ended instance. The node then takes the address from the
+// ended instance.
 func (n Needs) takesOver() bool {
 	return slices.ContainsFunc(n.requests(), func(r request) bool {
 		return r.Takeover && r.mode != lease.ProvisionNone
@@ -199,7 +198,7 @@ func (n Needs) readActions() []string {
 }
 
 // assignActions returns the actions that assign addresses to an ENI and unassign them. IPv6 addresses cost nothing, so
-// the node keeps them as long as their ENI. But it unassigns IPv6 addresses for which pods have asked. With
+// the node keeps them as long as it keeps their ENI. But it unassigns IPv6 addresses for which pods have asked. With
 // skipDeallocation, it unassigns none of its own addresses. But with takeover, it takes addresses from ended instances.
 func (n Needs) assignActions() []string {
 	var actions []string
@@ -238,8 +237,8 @@ func (n Needs) arns(kind string, ids ...string) []string {
 }
 
 // ownInstanceCondition returns a condition: the instance that the call names (ec2:InstanceID) is the instance that
-// makes the call (ec2:SourceInstanceARN, from the call's credentials). So no instance can detach an ENI from another.
-// DeleteNetworkInterface has no such key and does not need it, because EC2 does not delete an attached ENI.
+// makes the call (ec2:SourceInstanceARN, from the call's credentials). So no instance can detach an ENI from another
+// instance. DeleteNetworkInterface has no such key and does not need it, because EC2 does not delete an attached ENI.
 //
 // AWS's own AWSEC2VssSnapshotPolicy has this condition (AWS managed policy reference). For the keys, see the IAM user
 // guide, "EC2: Attach or detach volumes to an EC2 instance", and the Service Authorization Reference for EC2, resource
