@@ -61,8 +61,8 @@ func (c *Conflist) otherNames(p Place) (old []string) {
 	return old
 }
 
-// checkMistakes returns an error with all mistakes of the conflist, except the tolerated ones, of which it only warns.
-// If a tolerated mistake were an error, a node that already has such a conflist could not get new releases.
+// checkMistakes returns an error with all mistakes of the conflist, except the tolerated mistakes. It only warns of
+// these. If a tolerated mistake were an error, a node that already has such a conflist could not get new releases.
 func (c *Conflist) checkMistakes(p Place) error {
 	file := filepath.Join(p.ConfDir, c.Name)
 	found, err := conf.MistakesIn(file, c.Text, p.BinDir, c.otherNames(p), pluginPrograms...)
@@ -90,9 +90,9 @@ func (c *Conflist) checkMistakes(p Place) error {
 		cli.Count(count, "mistake")), hint)
 }
 
-// putConflist writes the conflist of the operator. If there is none, and the node has none of ours, putConflist only
-// warns. If the node has the same conflist in another file, putConflist then removes that file. So even if this process
-// is killed, the runtime has a conflist at every moment.
+// putConflist writes the conflist of the operator. Then it removes other files of the node that have the same conflist.
+// So even if this process is killed, the runtime has a conflist at every moment. If the operator gives none, and the
+// node has no conflist of ours, putConflist warns.
 func (i *Installation) putConflist() error {
 	if i.Conflist == nil {
 		if ours, err := i.conflists(); err == nil && len(ours) == 0 {

@@ -87,8 +87,8 @@ func (i *Installation) toolFiles() []nodeFile {
 	return files
 }
 
-// putFile writes a file and records the change, unless the node has the file already. If Check is set, it only records
-// the change.
+// putFile creates or replaces a file if needed, and records this change. If Check is set, putFile only records the
+// change.
 func (i *Installation) putFile(f nodeFile) error {
 	if f.from != "" {
 		text, err := i.Source.ReadFile(f.from)
@@ -156,8 +156,8 @@ func (f nodeFile) putLink() error {
 // finished file its own name. The next run overwrites an unfinished file of a killed run.
 const unfinishedSuffix = ".new"
 
-// removeFile removes a file, and an unfinished file of a killed run beside it, and records both changes. If Check is
-// set, it only records them.
+// removeFile removes a file, and an unfinished file of a killed run beside it. It records both changes. If Check is
+// set, removeFile only records the changes.
 func (i *Installation) removeFile(path string) error {
 	for _, p := range []string{path, path + unfinishedSuffix} {
 		if _, err := os.Lstat(p); errors.Is(err, fs.ErrNotExist) {

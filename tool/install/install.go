@@ -6,10 +6,10 @@
 //
 // An installation has this order: programs, units, conflist. With the conflist, the runtime reports the node as ready.
 // A removal has the reverse order. Each new file replaces the old one by a rename, so the runtime never starts half a
-// program. A step does nothing if its result is there already. So the next run finishes the work of a killed run. If
-// two runs begin at the same time, one waits for the other.
+// program. A step does nothing if its result is there already. So the next run finishes the work of a killed run. Two
+// runs never work at the same time, because of a lock.
 //
-// All paths are paths of the node: after the process has opened the files of the image, it enters the node's root
+// All paths are paths of the node. After the process has opened the files of the image, it enters the node's root
 // directory (chroot(2)), so that symbolic links lead to the node's files.
 package install
 
@@ -33,7 +33,7 @@ const programPrefix = "cni-ipvlan-vpc-k8s"
 var pluginPrograms = []string{conf.GrowProgram, conf.TypeIPAM, conf.TypeIPVlan, conf.TypePTP, conf.TypeEgress,
 	conf.TypeAll}
 
-// A Change is a change of a file that the program has made, or would make without Check.
+// A Change says how install has changed a file, or would change it without Check.
 type Change struct {
 	Change string `json:"change"` // create, replace or remove
 	Path   string `json:"path"`   // path on the node

@@ -108,7 +108,6 @@ func runsOS(id string) func() bool {
 	}
 }
 
-// idOf returns the ID in an os-release file, or "".
 func idOf(f *os.File) string {
 	for s := bufio.NewScanner(f); s.Scan(); {
 		if id, ok := strings.CutPrefix(s.Text(), "ID="); ok {

@@ -22,7 +22,7 @@ import (
 // these pods.
 var ErrInUse = errors.New("the node has pods of this network")
 
-// metricsFiles are the files in which our units write metrics, unless an operator has changed the units.
+// metricsFiles are the files in which our units write metrics by default.
 var metricsFiles = []string{
 	"/var/lib/node_exporter/textfile_collector/cni_ipvlan_vpc.prom",
 	"/var/lib/node_exporter/textfile_collector/cni_ipvlan_vpc_doctor.prom",

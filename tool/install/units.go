@@ -59,8 +59,8 @@ func (i *Installation) unitFiles() ([]nodeFile, error) {
 // programCalls matches the places at which a unit or a script names a program of ours without its directory.
 var programCalls = regexp.MustCompile(`(=-?|\$\()(` + programPrefix + `-(tool|links) |` + programPrefix + `-links\n)`)
 
-// withDirs changes the text of a unit or a script. It puts ToolDir before the names of our programs, unless systemd
-// searches ToolDir for programs.
+// withDirs changes the text of a unit or a script. If systemd does not search ToolDir for programs, withDirs puts
+// ToolDir before the names of our programs.
 func (i *Installation) withDirs(text []byte) []byte {
 	if slices.Contains(systemdPath, i.ToolDir) {
 		return text
@@ -187,8 +187,8 @@ func restartNetworkd(ctx context.Context) error {
 // of the conflist.
 const warmUnit = "cni-warm.service"
 
-// startWarm starts warmUnit if the unit is enabled. It does not wait until warmUnit ends, because this may take minutes
-// while EC2 throttles.
+// startWarm starts warmUnit if the unit is enabled. It does not wait until warmUnit ends, because warmUnit may take
+// minutes while EC2 throttles.
 func (i *Installation) startWarm(ctx context.Context) error {
 	if !slices.Contains(i.Enable, warmUnit) || !i.Systemd || i.Check || !systemdRuns() {
 		return nil
@@ -214,8 +214,7 @@ func (i *Installation) stopUnits(ctx context.Context, units []nodeFile) error {
 	return systemctl(ctx, append([]string{"stop"}, installed...)...)
 }
 
-// systemctl runs the node's program systemctl. After a chroot, systemctl does nothing unless SYSTEMD_IGNORE_CHROOT is
-// set.
+// systemctl runs the node's program systemctl. After a chroot, systemctl works only if SYSTEMD_IGNORE_CHROOT is set.
 func systemctl(ctx context.Context, args ...string) error {
 	c := exec.CommandContext(ctx, "systemctl", args...)
 	c.Env = append(os.Environ(), "SYSTEMD_IGNORE_CHROOT=1")
