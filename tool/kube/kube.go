@@ -21,8 +21,8 @@ import (
 	"time"
 )
 
-// Kubeconfigs are the paths at which kubelets have their kubeconfig: kubeadm, EKS and kOps (one path), Bottlerocket,
-// Talos, k3s and RKE2, in this order.
+// Kubeconfigs are the paths at which kubelets have their kubeconfig. The kubelets are, in this order, of kubeadm, EKS
+// or kOps, Bottlerocket, Talos, k3s and RKE2.
 var Kubeconfigs = []string{
 	"/etc/kubernetes/kubelet.conf",
 	"/var/lib/kubelet/kubeconfig",

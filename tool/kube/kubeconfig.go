@@ -21,7 +21,7 @@ import (
 )
 
 // A kubeconfig has the keys of a kubeconfig file (Kubernetes reference, "kubeconfig (v1)"). Some keys are here only so
-// that Load refuses them. If Load ignored them, a request would lack credentials, or would go to another server.
+// that Load refuses these keys. If Load ignored them, a request would lack credentials, or would go to another server.
 type kubeconfig struct {
 	CurrentContext string                     `json:"current-context"`
 	Clusters       []namedEntry[server]       `json:"clusters"`
