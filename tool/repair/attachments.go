@@ -51,8 +51,8 @@ type Attachment struct {
 }
 
 // attachmentsOf lists the attachments of a network, the oldest first. Repairs are made in this order, so the youngest
-// pod is the last. Objects that several pods share then have the form that this pod's ADD has given them. The function
-// isUnknown gets the node's end of a pair. It reports whether the pod of this pair is in none of the sources.
+// pod is the last. So objects that several pods share get the form that the youngest pod's ADD has given them. The
+// function isUnknown gets the node's end of a pair. It returns true if no source knows the pod of this pair.
 func attachmentsOf(host *nl.NS, n conf.Network, s *registry.State) (
 	all []Attachment, isUnknown func(nl.Link) bool, failed error,
 ) {
@@ -166,9 +166,9 @@ func isOthers(s *registry.State, a netip.Addr, key registry.Key) bool {
 	return leased && l.ContainerID != "" && l.Key != key
 }
 
-// fromLease returns the attachment of the lease l with the addresses addrs. Since the ADD, the VPC may have got CIDRs
-// to which the pod has no routes, and repair must not report them as lost. So the attachment's request for the ipvlan
-// plugin has no routes. If the pod's pair is in links, its group shows the pod's data path.
+// fromLease returns the attachment of the lease l with the addresses addrs. After the ADD, the VPC may have got CIDRs
+// to which the pod has no routes. Repair must not report these routes as lost. So the attachment's request for the
+// ipvlan plugin has no routes. If the pod's pair is in links, the group of the pair shows the pod's data path.
 func fromLease(
 	n conf.Network, l registry.Lease, addrs []netip.Addr, s *registry.State, links []nl.Link,
 ) (Attachment, error) {

@@ -21,8 +21,8 @@ import (
 )
 
 // This file gives running clients and routers of egresses the present configuration. It needs the inputs of a pod's
-// ADD: its annotations, and the answer of the plugins. Only the runtime keeps these. Without them, repair does not
-// change the pod.
+// ADD: its annotations, and the answer of the plugins. Only the runtime keeps these inputs. Without the inputs, repair
+// does not change the pod.
 
 // An Outdated is a running client or router that differs from the configuration.
 type Outdated struct {
@@ -78,8 +78,8 @@ func OutdatedBy(host *nl.NS, n conf.NetworkEgress) (all []Outdated) {
 	return all
 }
 
-// comparePod compares the pod with the configuration, and calls "change" with the differences, if there are any. A pod
-// that has ended has none.
+// comparePod compares the pod with the configuration. If there are differences, comparePod calls "change" with them. A
+// pod that has ended has no differences.
 func (o *Outdated) comparePod(host *nl.NS, change func(*egress.Renewal) error) error {
 	pod, err := host.OpenOther("pod", o.NetNS)
 	if errors.Is(err, fs.ErrNotExist) {

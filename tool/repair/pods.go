@@ -59,7 +59,7 @@ func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknow
 
 // barePairs looks for pairs that have lost their routes, and whose pods no source knows. It returns the node's ends of
 // these pairs. The pair of a pod that has just started may not have its routes yet. So barePairs reads the sources
-// again, and finds the lease of such a pod: an ADD makes the lease before the pair.
+// again. It then finds the lease of such a pod, because an ADD makes the lease before the pair.
 func barePairs(host *nl.NS, n conf.Network, unclaimed func(nl.Link) bool) ([]nl.Link, error) {
 	all, err := ptp.Bare(host, n.Name)
 	known := func(l nl.Link) bool { return !unclaimed(l) }

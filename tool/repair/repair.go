@@ -17,8 +17,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// Node puts back the objects that this node has lost, for each configured network with pods on it, and returns them. It
-// takes no lock, so it waits for no other process.
+// Node puts back the objects that this node has lost, and returns these objects. It repairs each configured network
+// with pods on this node. It takes no lock, so it waits for no other process.
 func Node(ctx context.Context, conflists *conf.Conflists) ([]string, error) {
 	did := []string{}
 	host, err := nl.Node()
