@@ -80,7 +80,6 @@ func EgressStatusOf(all []EgressPod) (n EgressStatus) {
 	return n
 }
 
-// print writes a line if there are clients or routers.
 func (n EgressStatus) print(w io.Writer) {
 	if n.Clients+n.Routers > 0 {
 		fmt.Fprintf(w, "egress: %s, %s, %s refused\n", cli.Count(n.Clients, "client"), cli.Count(n.Routers, "router"),
@@ -88,8 +87,8 @@ func (n EgressStatus) print(w io.Writer) {
 	}
 }
 
-// EgressMetrics returns metrics about all clients together, and about all routers together. A node may have many
-// clients.
+// EgressMetrics returns metrics about all clients together, and about all routers together, because a node may have
+// many clients.
 func EgressMetrics(all []EgressPod) []Metric {
 	pods := Metric{Name: "egress_pods", Help: "Pods of the node that are clients or routers of an egress."}
 	packets := Metric{Name: "egress_packets",

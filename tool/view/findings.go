@@ -215,7 +215,6 @@ func (k *Comparison) judgeStray(id string) []Finding {
 		"run " + cli.Name + " eni-gc twice, an hour apart", false}}
 }
 
-// judgeAddr compares what the four sources say about an address.
 func (k *Comparison) judgeAddr(a netip.Addr) []Finding {
 	h, known := k.holdings[a]
 	at := a.String()

@@ -110,8 +110,8 @@ func addAttached(s *registry.State, e aws.ENI, recorded registry.ENI, described 
 	book.AddPrefixes(s, e.ID, slices.Concat(e.Prefixes, e.IPv6Prefixes), time.Time{})
 }
 
-// Limits asks EC2 for the limits of this instance's type. If EC2 does not report them, for example because it
-// throttles, they come from the registry.
+// Limits asks EC2 for the limits of this instance's type. If EC2 does not report the limits, for example because EC2
+// throttles, the limits come from the registry.
 func Limits(ctx context.Context) (aws.Limits, error) {
 	cloud := aws.New(aws.Options{})
 	i, err := cloud.Instance(ctx)
@@ -128,7 +128,7 @@ func Limits(ctx context.Context) (aws.Limits, error) {
 	return l, err
 }
 
-// knownLimits returns the limits of the instance in the registry. These limits never change.
+// knownLimits returns the instance's limits from the registry. These limits never change.
 func knownLimits(i aws.Instance) (l aws.Limits, ok bool) {
 	s, err := cli.ViewRegistry()
 	if err != nil || s.Instance.ID != i.ID || s.Instance.Type != i.Type || s.Instance.ENIs == 0 {

@@ -15,7 +15,7 @@ import (
 )
 
 // LinkNames returns the names of the node's links by MAC address. Of links with the same MAC address, the link beneath
-// the others counts. It is the oldest, so it has the lowest index.
+// the other links counts. This link is the oldest, so it has the lowest index.
 func LinkNames() (map[string]string, error) {
 	links, err := net.Interfaces() // package nl would need root for its socket
 	if err != nil {

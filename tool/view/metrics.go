@@ -42,7 +42,6 @@ func addressMetrics(s *registry.State, all []Holding, wanted map[string]int, now
 		reservedMetric(s, all)}
 }
 
-// stateMetric counts the addresses of each ENI.
 func stateMetric(s *registry.State, all []Holding) Metric {
 	m := Metric{Name: "addresses",
 		Help: "How many addresses of an ENI are in a state: reserved, bound, cooling, free or node."}
@@ -65,7 +64,6 @@ func stateMetric(s *registry.State, all []Holding) Metric {
 	return m
 }
 
-// prefixMetric counts the prefixes of each ENI.
 func prefixMetric(s *registry.State) Metric {
 	m := Metric{Name: "prefixes", Help: "Delegated prefixes of the ENIs: /28 of IPv4, /80 of IPv6."}
 	for id, e := range s.ENIs {
@@ -80,7 +78,6 @@ func prefixMetric(s *registry.State) Metric {
 	return m
 }
 
-// eniMetric counts the ENIs of each pool.
 func eniMetric(s *registry.State, now time.Time) Metric {
 	m := Metric{Name: "enis", Help: "How many ENIs of a pool are in a state: serving, requested, exclusive, idle, " +
 		"draining, foreign, no-link or detached."}

@@ -62,7 +62,8 @@ type workStatus struct {
 	Locks      []LockStatus     `json:"locks"` // not from the registry
 }
 
-// An unfinishedCall is an EC2 call that is under way, or that was interrupted: the next process finishes it.
+// An unfinishedCall is an EC2 call that is under way, or that was interrupted. The next process finishes an interrupted
+// call.
 type unfinishedCall struct {
 	Action string    `json:"action"`
 	ENI    string    `json:"eni"` // "": no ENI yet
@@ -127,7 +128,7 @@ type LockStatus struct {
 }
 
 // LocksOf lists the locks that the same process holds at two looks. A process that keeps the lock "registry" so long is
-// slow, is stopped, or hangs. With any other lock, it may wait for EC2.
+// slow, is stopped, or hangs. A process that keeps another lock may wait for EC2.
 func LocksOf(dir string) ([]LockStatus, error) {
 	const between = 200 * time.Millisecond
 	before, err := registry.Locks(dir)

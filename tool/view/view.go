@@ -125,8 +125,9 @@ func metadataSays(ctx context.Context, cloud *aws.Client) Said {
 	return Said{err == nil, enis}
 }
 
-// ec2Says asks EC2 for the ENIs of this instance, and for unattached ENIs that were created for it or that are draining
-// in the registry. If an operator has created a draining ENI, the ENI may have no tag that names this instance.
+// ec2Says asks EC2 for the ENIs of this instance. It also asks for unattached ENIs that were created for this instance,
+// or that are draining in the registry. If an operator has created a draining ENI, the ENI may have no tag that names
+// this instance.
 func ec2Says(ctx context.Context, cloud *aws.Client, s *registry.State) Said {
 	instance := s.Instance.ID
 	if instance == "" {
@@ -290,7 +291,6 @@ func (k *Comparison) allAddrs() []netip.Addr {
 	return slices.SortedFunc(maps.Keys(all), netip.Addr.Compare)
 }
 
-// isLocal reports whether an address is in the subnet of one of this node's ENIs.
 func (k *Comparison) isLocal(a netip.Addr) bool {
 	for _, e := range k.state.ENIs {
 		if e.CIDR.Contains(a) || e.CIDR6.Contains(a) {
