@@ -146,8 +146,8 @@ func patchNode(c *cli.Context, rows []offerRow) error {
 	return patchError(err, node, path)
 }
 
-// patchError returns the error of a request to the API server with the name of the request, and with a hint if there is
-// one. For nil, it returns nil.
+// patchError adds the node's name to the error of a request to the API server, and a hint if there is one. For nil, it
+// returns nil.
 func patchError(err error, node, kubeconfig string) error {
 	if err == nil {
 		return nil

@@ -26,8 +26,8 @@ import (
 var egressYAML string
 
 // manifestTemplate is the parsed egress.yaml. newManifest accepts only names that Kubernetes allows. So the template
-// writes a name (type yamlName) without quotes, unless YAML would misread the name. The template writes all other
-// values as JSON. Like the regular expressions of this package, the template is parsed only at its first use.
+// writes a name (type yamlName) with quotes only if YAML would misread the name. The template writes all other values
+// as JSON. Like the regular expressions of this package, the template is parsed only at its first use.
 var manifestTemplate = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("egress").Funcs(template.FuncMap{"json": inlineJSON}).Parse(egressYAML))
 })
@@ -35,7 +35,6 @@ var manifestTemplate = sync.OnceValue(func() *template.Template {
 // pauseImage is the default image of routers. Its program only sleeps, because the kernel forwards the packets.
 const pauseImage = "registry.k8s.io/pause:3.10"
 
-// egressFlags returns the flags for the manifest of an egress.
 func egressFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "manifest", Usage: "print the objects of Kubernetes for the routers of the egress " +
@@ -87,7 +86,6 @@ type missingPart struct {
 	Lines []string `json:"lines"`
 }
 
-// printManifest answers with the manifest of an egress.
 func printManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *conf.Conflists) error {
 	m, err := newManifest(c, networks, conflists)
 	if err != nil {
@@ -222,7 +220,6 @@ func defaultRouters(c *cli.Context) string {
 	return "egress"
 }
 
-// egressJSON returns an egress as JSON for the conflist.
 func egressJSON(e egress.Egress) string {
 	lines := []string{}
 	for _, key := range []struct {

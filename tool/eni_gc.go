@@ -27,8 +27,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// leastGrace is the smallest value of --grace. It is longer than an intent stays in the registry, and longer than EC2's
-// describe calls show an old state.
+// leastGrace is the smallest value of --grace. No intent stays in the registry for so long, and EC2's describe calls do
+// not show an old state for so long.
 const leastGrace = 20 * time.Minute
 
 func eniGC() *cli.Command {
@@ -174,7 +174,6 @@ func (l *leakSearch) deleteENI(ctx context.Context, id string) error {
 	return err
 }
 
-// findLeaks returns the leaked ENIs, sorted by ID.
 func (l *leakSearch) findLeaks(ctx context.Context) ([]aws.ENI, error) {
 	cloud := l.pool.Cloud
 	self, err := cloud.Instance(ctx)
@@ -203,7 +202,7 @@ func (l *leakSearch) findLeaks(ctx context.Context) ([]aws.ENI, error) {
 }
 
 // aliveInstances returns which instances still exist, and the VPC of this instance. It looks at this instance, and at
-// those that the tags of the ENIs name. An instance has an attached ENI from its launch to its end. So an instance
+// the instances in the tags of the ENIs. An instance has an attached ENI from its launch to its end. So an instance
 // exists if EC2 shows an ENI that is attached to it. If EC2 does not show this instance's boot ENI, the answer is
 // incomplete, and aliveInstances returns an error.
 func (l *leakSearch) aliveInstances(

@@ -190,7 +190,6 @@ func (a *annotator) write(fields []string, src, dst string) error {
 	return err
 }
 
-// finishJSON ends the JSON list of records.
 func (a *annotator) finishJSON() {
 	switch {
 	case a.json && a.written > 0:

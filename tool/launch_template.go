@@ -118,7 +118,7 @@ type launchTracking struct {
 	UDP            int `json:"UdpTimeout,omitempty"`
 }
 
-// launchTags are the tags of all resources of one type that EC2 creates from a template.
+// launchTags are the tags that EC2 gives to all resources of one type.
 type launchTags struct {
 	ResourceType string
 	Tags         []launchTag
@@ -126,7 +126,6 @@ type launchTags struct {
 
 type launchTag struct{ Key, Value string }
 
-// templateFor returns the template that the command line describes.
 func templateFor(c *cli.Context) (launchData, error) {
 	p, err := planOf(c)
 	if err != nil {

@@ -134,7 +134,7 @@ func (m *maintenance) loop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-look.C:
-			// Release addresses before the other work, because a pod on another node may wait for one of them.
+			// Release addresses before the other work, because a pod on another node may wait for an address.
 			if hasMark(lease.Release) {
 				m.runRelease(ctx)
 			}
@@ -236,7 +236,8 @@ func (m *maintenance) runMetrics(ctx context.Context) []commandRow {
 	return []commandRow{m.runCommand(ctx, "metrics", "--config", m.config, "--file", m.metrics)}
 }
 
-// runCommand runs a command of this tool in a separate process, so that it cannot affect maintain and other commands.
+// runCommand runs a command of this tool in a separate process, so that the command cannot affect maintain and other
+// commands.
 func (m *maintenance) runCommand(ctx context.Context, command string, args ...string) commandRow {
 	limited, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()

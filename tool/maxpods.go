@@ -118,7 +118,6 @@ type podNode struct {
 	format string
 }
 
-// nodeOf reads the command line and the configuration.
 func nodeOf(c *cli.Context) (podNode, error) {
 	n := podNode{path: c.String("config"), kind: c.String("instance-type"), except: c.Int("except-enis"),
 		host: c.Int("host-network"), most: c.Int("max"), format: c.String("format")}

@@ -85,7 +85,6 @@ spec:
 	}
 }
 
-// printTags prints tags of an Auto Scaling group.
 func printTags(w io.Writer, _ string, all []resourceRow) {
 	for _, r := range all {
 		fmt.Fprintf(w, "Key=%s%s,Value=%d\n", templateTag, r.Resource, r.Number)

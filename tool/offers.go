@@ -24,9 +24,9 @@ import (
 )
 
 // This file counts the addresses that a node offers to the scheduler: those that it has for pods, and those that EC2
-// can still give. A node that offers too many gets pods whose sandbox fails until an address is free. It never offers
-// fewer than the leased addresses, because a kubelet that restarts would then reject running pods. If the command does
-// not know whether EC2 can give an address, the command assumes that EC2 can.
+// can still give. A node that offers too many gets pods whose sandbox fails until an address is free. A node never
+// offers fewer than the leased addresses, because a kubelet that restarts would then reject running pods. In doubt, the
+// command assumes that EC2 can give an address.
 
 // Resource is the extended resource of the default pool. The resource of another pool is named Resource-POOL.
 const Resource = "cni-ipvlan-vpc-k8s/addresses"
@@ -99,7 +99,8 @@ type countedNode struct {
 }
 
 // countedNodeOf reads the configuration and the registry. If the registry is empty, countedNodeOf rebuilds the
-// registry. It cannot wait for the first ADD: the scheduler sends no pod to a node that has advertised no number.
+// registry. It cannot wait for the first ADD, because the scheduler sends no pod to a node that has advertised no
+// number.
 func countedNodeOf(c *cli.Context) (n countedNode, err error) {
 	conflists := conf.Load(c.String("config"))
 	networks, err := conflists.All()
@@ -144,7 +145,6 @@ func (n countedNode) knownState(ctx context.Context) (*registry.State, error) {
 	return n.pool.Registry.View()
 }
 
-// grows reports whether a pool gets addresses from EC2.
 func (n countedNode) grows() bool {
 	return slices.ContainsFunc(n.pools, func(p lease.Policy) bool { return p.Provision != lease.ProvisionNone })
 }
@@ -156,10 +156,10 @@ const (
 	subnetsMaxAge       = time.Hour
 )
 
-// currentSubnets returns EC2's last description of the subnets, with their numbers of free addresses. If it is too old,
-// currentSubnets asks EC2 again. If the subnets limit the node, and an ENI has got addresses since this description,
-// currentSubnets also asks EC2 again. If EC2 does not answer, the old description counts. If the role does not permit
-// the EC2 call, the result is nil: the subnets then count as large enough.
+// currentSubnets returns EC2's last description of the subnets, with their numbers of free addresses. currentSubnets
+// asks EC2 again if this description is too old. It also asks again if the subnets limit the node, and an ENI has got
+// addresses after this description. If EC2 does not answer, the old description counts. If the role does not permit the
+// EC2 call, the result is nil: the subnets then count as large enough.
 func (n countedNode) currentSubnets(ctx context.Context) ([]aws.Subnet, error) {
 	if !n.grows() {
 		return nil, nil

@@ -66,7 +66,6 @@ reports this, and compares the other sources.` + cli.JSON(`instance {id type zon
 	}
 }
 
-// printDiff compares registry, kernel, metadata and EC2, and prints where they differ.
 func printDiff(c *cli.Context) error {
 	p, err := cli.OpenPool(lease.Policy{})
 	if err != nil {

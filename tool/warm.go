@@ -75,8 +75,8 @@ asked (requests) and that no pod uses any more.` + cli.JSON("[] pool free min"),
 const fillTimeout = cli.Patience - 10*time.Second
 
 // detachUnused detaches requested ENIs that no pod uses any more. A running collection also detaches these ENIs, and
-// detachUnused waits for the end of the collection. While EC2 throttles, this may take minutes, so detachUnused leaves
-// half of fillTimeout for filling the pools.
+// detachUnused waits for the end of the collection. While EC2 throttles, the wait may take minutes, so detachUnused
+// leaves half of fillTimeout for filling the pools.
 func detachUnused(ctx context.Context, policy lease.Policy) error {
 	p, err := cli.OpenPool(policy)
 	if err != nil {

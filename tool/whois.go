@@ -94,7 +94,7 @@ named another pod, the answer is "unknown".` +
 	}
 }
 
-// readHistory reads the logs at the paths, or this node's log if there are none. If the node's image was made on
+// readHistory reads the logs at the paths. Without paths, it reads this node's log. If the node's image was made on
 // another instance, the node's log also has lines of that instance. The log does not show how the leases of that
 // instance ended, so readHistory drops these lines.
 func readHistory(config string, paths []string) (*history.History, error) {
@@ -137,8 +137,8 @@ func logDamage(damage []history.Damage) {
 // first pod after a boot, the registry does not have the path of the log. Then nodeLogs takes the path from the first
 // network with a leaseLog.
 //
-// If networks have different logs, nodeLogs returns only one of them: package history cannot merge several logs of one
-// node.
+// If networks have different logs, nodeLogs returns only one log, because package history cannot merge several logs of
+// one node.
 func nodeLogs(config string) (files []string, instance string, err error) {
 	s, err := cli.ViewRegistry()
 	if err != nil {
