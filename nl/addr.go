@@ -22,10 +22,10 @@ type Addr struct {
 	// NoDAD makes an IPv6 address usable without duplicate address detection. The detection is not necessary, because
 	// EC2 gives an address to one ENI only.
 	NoDAD bool
-	// With Apart, the kernel never chooses the address as the source of a packet: only a program that binds to it uses
-	// it. For this purpose, Add gives an IPv4 address the scope "link" (see inet_select_addr). Add makes an IPv6
-	// address deprecated (see RFC 6724, section 5, rule 3). The kernel also adds no route to the address's subnet
-	// (IFA_F_NOPREFIXROUTE).
+	// With Apart, the kernel never chooses the address as the source of a packet. Only programs that bind to the
+	// address use the address. For this purpose, Add gives an IPv4 address the scope "link" (see inet_select_addr). Add
+	// makes an IPv6 address deprecated (see RFC 6724, section 5, rule 3). The kernel also adds no route to the
+	// address's subnet (IFA_F_NOPREFIXROUTE).
 	Apart bool
 
 	// NS.Addrs sets the fields below, and Add ignores them.

@@ -14,7 +14,7 @@ import (
 // An AltName is an alternative name of a link (see altname in ip-link(8)). Alternative names need Linux 5.5.
 type AltName struct {
 	Dev  string
-	MAC  string // the link's MAC address: if Dev has another one, Dev is now the name of another link
+	MAC  string // the link's MAC address: a link Dev with another MAC address is not this link
 	Name string
 }
 

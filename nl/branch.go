@@ -18,8 +18,8 @@ import (
 // rule with [ByIIFGroup], which uses this map. If two processes add Branches with the same chain for different groups,
 // only one of them succeeds.
 //
-// A Branch may have a second chain, for packets that have arrived through one particular link. For it, the table must
-// also have a rule with [ByIIF].
+// A Branch may have a second chain, for packets that have arrived through one particular link. For the second chain,
+// the table must also have a rule with [ByIIF].
 type Branch struct {
 	Table   Table
 	Group   uint32
@@ -148,7 +148,7 @@ func (b Branch) install(n *NS, flags int) error {
 	for i, l := range b.parts() {
 		x.add(unix.NFT_MSG_NEWCHAIN, flags, attrString(unix.NFTA_CHAIN_TABLE, x.table),
 			attrString(unix.NFTA_CHAIN_NAME, l.chain.Name))
-		if i == 0 { // after NEWCHAIN, whose error must come first if another group has the chain
+		if i == 0 { // after NEWCHAIN: if another group has the chain, the error of NEWCHAIN must come first
 			b.delElements(x, stale)
 		}
 		x.emptyChain(l.chain.Name)
@@ -221,9 +221,8 @@ func (b Branch) Del(n *NS) error {
 	return n.commit(x)
 }
 
-// arrivalParts returns two kinds of elements of arrivalMap: those whose key is b.Link, and those that lead to the
-// second chain of a Branch. chain is the first chain of this Branch. An element with the key b.Link remains if another
-// program has deleted only the rest of an earlier Branch.
+// arrivalParts returns those elements of arrivalMap that have the key b.Link, or that lead to secondChainName(chain).
+// An element with the key b.Link remains if another program has deleted only the rest of an earlier Branch.
 func (b Branch) arrivalParts(n *NS, chain string) (found []branchPart, err error) {
 	all, err := b.Table.setElements(n, arrivalMap)
 	for _, e := range all {
@@ -243,8 +242,8 @@ func (b Branch) delElements(x *transaction, all []branchPart) {
 
 func secondChainName(chain string) string { return chain + "_arrived" }
 
-// Restore adds the Branch again if another program has deleted it, or only the element that leads to its chain. If the
-// chain belongs to another group, Restore changes nothing and returns true.
+// Restore adds the Branch again if another program has deleted the Branch, or has deleted only the element that leads
+// to the chain. If the chain belongs to another group, Restore changes nothing and returns true.
 func (b Branch) Restore(n *NS) (taken bool, err error) {
 	if err = b.Add(n); !errors.Is(err, fs.ErrExist) {
 		return false, err

@@ -23,12 +23,12 @@ type Carrier struct {
 // the master.
 //
 // The owner of a namespace, such as a pod, can make any links there, and chooses their names, indices, groups and MAC
-// addresses. But only a process with privileges in masterNS can make a link whose master is in masterNS. So Slaves
-// selects links by the namespace of their master, which the kernel itself reports.
+// addresses. But only a process with privileges in masterNS can make a link whose master is in masterNS. The kernel
+// reports the namespace of a link's master, so Slaves selects links by this namespace.
 //
-// masterNS gets an ID in n (ip-netns(8)) when the kernel first sends a message about such a link. Usually, this is when
-// the link is made: for an exception, see HasOn. masterNS keeps its ID (peernet2id_alloc). So if masterNS has no ID in
-// n, there are no slaves.
+// masterNS gets an ID in n (ip-netns(8)) when the kernel first sends a message about a link whose master is in
+// masterNS. Usually, this happens when the link is made: for an exception, see HasOn. masterNS keeps its ID
+// (peernet2id_alloc). So if masterNS has no ID in n, there are no slaves.
 //
 // If links change all the time, Slaves asks for several lists, and returns each slave that is in one of them. So the
 // owner of a namespace can hide its own slaves, but no others. No other slave can get an address of a hidden slave.
@@ -44,9 +44,10 @@ func (n *NS) Slaves(masterNS *NS) ([]Carrier, error) {
 	return n.listCarriers(func(l Link) bool { return l.peerNS == number && borrowsMAC(l) })
 }
 
-// HasOn reports whether the namespace n has a link whose master is the link l of the namespace masterNS. If the master
-// moved to masterNS after the slave was made, like a card that has come back from a pod, masterNS may have no ID in n
-// yet (see Slaves). The kernel gives masterNS an ID when it lists the links of n, so HasOn lists them first.
+// HasOn reports whether the namespace n has a link whose master is the link l of the namespace masterNS. The master may
+// have moved to masterNS after the slave was made: for example, a card may have come back from a pod. Then masterNS may
+// have no ID in n yet (see Slaves). The kernel gives masterNS an ID when it lists the links of n, so HasOn lists them
+// first.
 func (n *NS) HasOn(masterNS *NS, l Link) (bool, error) {
 	if _, err := n.Links(); err != nil {
 		return false, err
@@ -61,7 +62,6 @@ func (n *NS) CardsOf(kinds ...string) ([]Carrier, error) {
 	return n.listCarriers(func(l Link) bool { return l.Index != loopback && slices.Contains(kinds, l.Kind) })
 }
 
-// listCarriers lists those links for which isWanted returns true.
 func (n *NS) listCarriers(isWanted func(Link) bool) ([]Carrier, error) {
 	links := map[int]Link{}
 	err := n.requestSeveral(unix.RTM_GETLINK, unix.RTM_NEWLINK, func(m []byte) {

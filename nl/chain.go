@@ -39,7 +39,6 @@ func (c Chain) appendHeader(b []byte) []byte {
 
 func (c Chain) policy() string { return cmp.Or(c.Policy, "accept") }
 
-// isCalledLike reports whether both chains have the same type, hook, priority and policy.
 func (c Chain) isCalledLike(o Chain) bool {
 	return c.Type == o.Type && c.Hook == o.Hook && c.Priority == o.Priority && c.policy() == o.policy()
 }
@@ -79,8 +78,9 @@ func (c Chain) addRules(x *transaction) error {
 // for a rule whose text stays the same.
 const revision = "1"
 
-// A ruleFingerprint is the name of a rule's chain and the rule's comment, by which Check compares rules. The comment of
-// our rules is a hash of the rule's text, the revision, and the chain's name, type, hook, priority and policy.
+// A ruleFingerprint has the name of a rule's chain, and the rule's comment. Check compares the fingerprints of rules.
+// The comment of our rules is a hash of the rule's text, the revision, and the chain's name, type, hook, priority and
+// policy.
 type ruleFingerprint struct{ chain, comment string }
 
 // isOurs reports whether the comment has the length of our hashes.
@@ -104,8 +104,8 @@ func (c Chain) fingerprints() []ruleFingerprint {
 	return all
 }
 
-// check returns an error if the kernel's chain has another type, hook, priority or policy than c. The fingerprints of
-// the rules do not show such a change.
+// check returns an error if the kernel's chain has another type, hook, priority or policy than c. A change of these
+// properties does not change the fingerprints of the kernel's rules.
 func (c Chain) check(n *NS, t Table) error {
 	is, _, err := t.getChain(n, c.Name)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// dropCounterNames are counters of packets that IP drops, separate in each namespace: see snmp and netstat in
-// proc_net(5).
+// dropCounterNames are the names of the counters for packets that IP drops: see snmp and netstat in proc_net(5). Each
+// namespace has its own counters.
 var dropCounterNames = []string{"InNoRoutes", "OutNoRoutes", "IPReversePathFilter", "InAddrErrors", "FragFails",
 	"InHdrErrors"}
 

@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RemoveDetached deletes rules whose IIF is a link that does not exist any more, if isOurs returns true for them. It
-// returns the deleted rules. The kernel does not delete such rules with the link, but marks them: ip(8) shows "iif
-// veth7e00 [detached]".
+// RemoveDetached deletes the rules for which isOurs returns true, and whose IIF is a link that is gone. It returns the
+// deleted rules. The kernel does not delete a link's rules with the link, but marks them: ip(8) shows "iif veth7e00
+// [detached]".
 //
 // RemoveDetached may run while plugins add links and rules. A plugin adds a link before its rules, so new rules are not
 // detached. But a new link may have the name in an old rule. So RemoveDetached first asks for a link with this name,
-// and keeps the rule if there is one. If the link appears only after the question, its new rules stay, because they use
-// another routing table than the deleted rule.
+// and keeps the rule if this link exists. If the link appears only after the question, its new rules stay, because they
+// use another routing table than the deleted rule.
 func (n *NS) RemoveDetached(isOurs func(Rule) bool) (removed []Rule, failed error) {
 	rules, err := n.detachedRules()
 	if err != nil {

@@ -26,9 +26,9 @@ type DroppingChain struct {
 	From   netip.Prefix // only for chains with the hook input, forward or prerouting, and for chains to which they jump
 }
 
-// DroppingChains lists the chains that may drop packets of a family. It ignores earlier rules of a chain that accept
-// some packets. It sees the rules of nftables and iptables-nft, but not those of iptables-legacy, which the kernel
-// keeps outside nftables.
+// DroppingChains lists the chains that may drop packets of a family. It ignores that earlier rules of a chain may
+// accept some packets. It sees the rules of nftables and iptables-nft, but not those of iptables-legacy, which the
+// kernel keeps outside nftables.
 func (n *NS) DroppingChains(family Family) ([]DroppingChain, error) {
 	chains, err := n.dumpObjects(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC)
 	if err != nil {
@@ -104,8 +104,8 @@ func droppedSources(t Table, chain string, rules [][]byte, family uint8) []Dropp
 }
 
 // droppedSource returns the range of sources from which a rule drops or rejects all packets. The rule may have an
-// exception for some incoming links: Tailscale's rule has one for Tailscale's own link. With any other condition, the
-// returned Prefix is not valid.
+// exception for some incoming links: Tailscale's rule excepts Tailscale's own link. If the rule has any other
+// condition, the returned Prefix is not valid.
 func droppedSource(rule []byte, family uint8) (from netip.Prefix) {
 	var register string // what the last expression has loaded into the register
 	var mask []byte

@@ -34,8 +34,8 @@ type ChainDump struct {
 	Rules    []RuleDump `json:"rules"`
 }
 
-// A RuleDump has a string for each expression of a rule: its name, and its attributes in hexadecimal. Expressions that
-// our rules never have come without attributes, which may contain text of other programs.
+// A RuleDump has a string for each expression of a rule: its name, and its attributes in hexadecimal. A RuleDump leaves
+// out the attributes of expressions that our rules never have: they may contain text of other programs.
 type RuleDump []string
 
 // ownExpressions has the names of the expressions that our rules may have.

@@ -121,7 +121,6 @@ func (n *NS) readRSS(l Link) ([]byte, error) {
 	return b[4:], err
 }
 
-// setCard sets a setting of a link's driver.
 func (n *NS) setCard(l Link, name string, value []byte) error {
 	switch name {
 	case featuresSetting: // struct ethtool_set_features_block has the two masks that readFeatures returns

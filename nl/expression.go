@@ -27,7 +27,6 @@ func dataAttr(typ int, b []byte) attribute { return nested(typ, attr(unix.NFTA_D
 // nativeBytes returns a number in the CPU's byte order: see expression.
 func nativeBytes(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
-// portBytes returns a port in network byte order.
 func portBytes(v uint16) []byte { return binary.BigEndian.AppendUint16(nil, v) }
 
 func meta(key uint32) attribute {
@@ -97,7 +96,8 @@ func lookupSet(setNumber uint32, not bool) attribute {
 		attrBigEndian(unix.NFTA_LOOKUP_SET_ID, setNumber))...)
 }
 
-// keepBits clears the bits of register 1 that are 0 in the argument, and setBits sets the bits that are 1 in it.
+// keepBits clears the bits of register 1 that are 0 in the argument, and setBits sets the bits that are 1 in the
+// argument.
 func keepBits(bits uint32) attribute { return bitwise(nativeBytes(bits), nativeBytes(0)) }
 func setBits(bits uint32) attribute  { return bitwise(nativeBytes(^bits), nativeBytes(bits)) }
 
@@ -117,7 +117,6 @@ func hton() attribute {
 		attrBigEndian(unix.NFTA_BYTEORDER_SIZE, 2))
 }
 
-// setTCPOption writes size bytes of register 1 into a TCP option.
 func setTCPOption(kind byte, offset, size uint32) attribute {
 	return expression("exthdr", attrBigEndian(unix.NFTA_EXTHDR_SREG, unix.NFT_REG_1),
 		attr(unix.NFTA_EXTHDR_TYPE, []byte{kind}),
@@ -130,7 +129,6 @@ func counter() attribute {
 		attr(unix.NFTA_COUNTER_PACKETS, make([]byte, 8)))
 }
 
-// immediate loads b into a register.
 func immediate(register uint32, b []byte) attribute {
 	return expression("immediate", attrBigEndian(unix.NFTA_IMMEDIATE_DREG, register),
 		dataAttr(unix.NFTA_IMMEDIATE_DATA, b))

@@ -24,7 +24,7 @@ import (
 // netfilter, but before the link's queue.
 //
 // Linux 6.6 and later have tcx, which executes less than half of tc's 200 instructions for each packet. We do not use
-// it, because the kernel waits some 10 ms for RCU when it attaches a program, and again when it deletes the link
+// tcx, because the kernel waits some 10 ms for RCU when it attaches a program, and again when it deletes the link
 // (tcx_entry_sync in include/net/tcx.h). Meanwhile, no process can change a link or a route. So the ADDs of a burst
 // would wait for each other.
 type filter struct {
@@ -83,8 +83,8 @@ func (f filter) qdiscKind() string {
 	return "ingress"
 }
 
-// handle returns the handle of the filter. The handles differ by hook: if a link has the qdisc ingress, the kernel
-// looks for the filter at egress among the filters at ingress, and must not find one.
+// handle returns the handle of the filter. The handles at ingress and at egress differ. Otherwise, if a link has the
+// qdisc ingress, a request for the filter at egress would find the filter at ingress.
 func (f filter) handle() uint32 {
 	if f.hook == tcEgress {
 		return 2
@@ -102,8 +102,8 @@ func (f filter) command(dev string) string {
 		dev, f.qdiscKind(), dev, direction, cmp.Or(f.pref, filterPref), f.handle())
 }
 
-// addQdisc adds the qdisc that the filter needs, unless the link already has a qdisc of this kind or a clsact. At a
-// link with the qdisc ingress, addQdisc returns an error for a filter at egress: the kernel would accept the filter,
+// addQdisc adds the qdisc that the filter needs. It adds nothing if the link has a qdisc of this kind, or a clsact. At
+// a link with the qdisc ingress, addQdisc returns an error for a filter at egress: the kernel would accept the filter,
 // but run it at ingress.
 func (f filter) addQdisc(n *NS) error {
 	err := n.applyChange(unix.RTM_NEWQDISC, unix.NLM_F_CREATE,
@@ -117,7 +117,6 @@ func (f filter) addQdisc(n *NS) error {
 	return nil
 }
 
-// sendRequest sends a request about the filter, and returns the answers.
 func (f filter) sendRequest(n *NS, typ, flags int, answerType uint16, more ...attribute) ([][]byte, error) {
 	every := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_ALL))
 	msg := &nl.TcMsg{Ifindex: int32(f.index), Parent: cmp.Or(f.hook, tcIngress), Handle: f.handle(),
@@ -159,7 +158,7 @@ func (f filter) checkSame(n *NS) error {
 }
 
 // check returns an error if the kernel's filter is missing, or if its program has another effect. It accepts a program
-// of another release with the same effect. It ignores the class, which some releases did not set.
+// of another release if this program has the same effect. It ignores the class, which some releases did not set.
 func (f filter) check(n *NS) error {
 	is, err := f.readProgram(n)
 	if err == nil && !hasSameEffect(is.name, f.name) {
@@ -198,8 +197,8 @@ func (f *filter) parse(b []byte) {
 	}
 }
 
-// programName returns the kernel's name for a program: a hash of the text effect, which describes what the program
-// does, and the revision of the program's source.
+// programName returns the kernel's name for a program. It contains a hash of effect and the revision of the program's
+// source. effect says what the program does.
 func programName(effect string) string { return objectName(effect, bpf.Revision()) }
 
 // objectName returns the name of a BPF object: OwnTable, a hash of the content in 16 hexadecimal digits, and the

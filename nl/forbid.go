@@ -13,11 +13,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A Forbid drops all packets to the addresses Addrs that leave through the links Devs, whichever program sends them.
+// A Forbid drops all packets that leave through the links Devs to the addresses Addrs, whichever program sends the
+// packets.
 //
 // An unreachable or blackhole route would not stop a socket that is bound to a link: without a route, IPv4 assumes that
 // the destination is on this link (ip_route_output_key_hash_rcu, "Apparently, routing tables are wrong"). So a Forbid
-// is a BPF program at the egress of each link, which sees even packets from packet sockets.
+// is a BPF program at the egress of each link. This program sees even packets from packet sockets.
 //
 // Addrs can have at most one address of each family: see [bpf.Refuse].
 type Forbid struct {

@@ -84,7 +84,7 @@ func (f FOU) Check(n *NS) error {
 }
 
 // attrs returns the attributes of a request about the port. With proto 0, it leaves out the protocol: a request that
-// deletes the port must not have it.
+// deletes the port must not have the protocol.
 func (f FOU) attrs(proto uint8) []attribute {
 	af, local := uint8(unix.AF_INET), fouLocal4
 	if f.Local.Is6() {

@@ -21,8 +21,8 @@ import (
 // other three bytes (attachmentMask) identify the attachment.
 const furtherGroupByte, attachmentMask = OwnGroup + 1, 1<<24 - 1
 
-// FurtherGroup returns the group of a further attachment's links. The attachment's network cards have another one: see
-// CardGroup. podGroup is the [PodGroup] of the attachment.
+// FurtherGroup returns the group of a further attachment's links. The attachment's network cards have another group:
+// see CardGroup. podGroup is the [PodGroup] of the attachment.
 func FurtherGroup(podGroup uint32) uint32 { return furtherGroupByte<<24 | podGroup&attachmentMask }
 
 // Further reports whether an attachment is a further attachment of its pod. links has all links of the pod, and
@@ -44,7 +44,7 @@ func OtherFirst(links []Link, podGroup uint32) bool {
 }
 
 // Network cards (see [MovedLink]) have a group of their own. The kernel refuses to delete a group that has a card, and
-// DelGroup must not touch the card, because it goes back to the node.
+// DelGroup must not touch the card, because the card goes back to the node.
 const cardGroupOffset = furtherGroupByte - OwnGroup + 1
 
 // CardGroup returns the group of an attachment's network cards. group is the group of the attachment's other links.
@@ -64,8 +64,9 @@ func Attachment(group uint32) uint32 {
 	return group
 }
 
-// Cards lists those network cards of an attachment that are in the namespace n. They are in the pod, or on the node:
-// when the pod's namespace ends, the kernel moves them to the node. podGroup is the [PodGroup] of the attachment.
+// Cards lists those network cards of an attachment that are in the namespace n. The cards of an attachment are in the
+// pod, or on the node: when the pod's namespace ends, the kernel moves the cards to the node. podGroup is the
+// [PodGroup] of the attachment.
 func (n *NS) Cards(podGroup uint32) (cards []MovedLink, err error) {
 	links, err := n.Links()
 	for _, l := range links {

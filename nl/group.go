@@ -20,8 +20,8 @@ import (
 func PodGroup(digest []byte) uint32 { return OwnGroup<<24 | binary.BigEndian.Uint32(digest)>>8 }
 
 // Foreign reports whether a link in a pod belongs to an attachment of our networks, but not to the caller's attachment.
-// group is the link's group, and podGroup is the [PodGroup] of the caller's attachment. If so, the pod has several
-// attachments, or the path of its namespace now leads to another pod (see OpenOther).
+// group is the link's group, and podGroup is the [PodGroup] of the caller's attachment. If Foreign returns true, the
+// pod has several attachments, or the path of its namespace now leads to another pod (see OpenOther).
 func Foreign(group, podGroup uint32) bool {
 	group = Attachment(group)
 	return (group>>24 == OwnGroup || group>>24 == furtherGroupByte) && group&attachmentMask != podGroup&attachmentMask

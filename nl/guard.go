@@ -26,9 +26,10 @@ import (
 // source. It also drops packets from a multicast MAC address, through whichever link they arrive. In the modes l2 and
 // l3, slaves get arriving packets before the rules see them, so the rules do not slow these packets down. A filter of
 // tc would see all protocols, but would slow these packets down. A slave could also bypass such a filter by a link of
-// the type ifb: for its packets, the kernel skips tc and netfilter's ingress hook at the next link (tc_skip_classify).
+// the type ifb: for packets of this link, the kernel skips tc and netfilter's ingress hook at the next link
+// (tc_skip_classify).
 //
-// The Guards of a namespace are the elements of a set, which is in two tables, one of the family inet and one of the
+// The Guards of a namespace are the elements of a set. Two tables have this set: one of the family inet, and one of the
 // family arp. Del does nothing, because another slave may need the Guard. Add deletes the elements of links that are
 // gone.
 type Guard struct {
@@ -60,8 +61,8 @@ func (g Guard) String() string {
 }
 
 // guardTables returns the two tables, with their sets. The chain of the family inet comes before the kernel joins
-// fragments (priority -400), so it checks each fragment. Its first rule accepts all packets from the ends of veth pairs
-// (OwnGroup), which have no slaves.
+// fragments (priority -400), so it checks each fragment. The chain's first rule accepts all packets from the ends of
+// veth pairs (OwnGroup), because these ends have no slaves.
 func guardTables(elements []guardElement) []Table {
 	drop := []NFRule{{arrivedFromItself(elements), Count(), Drop()}, {fromGroupMAC(), Count(), Drop()}}
 	chain := Chain{Name: "guard", Type: "filter", Hook: "prerouting", Priority: -450,
@@ -217,7 +218,7 @@ func (t Table) checkElement(n *NS, e guardElement) error {
 	return err
 }
 
-// addReplacement adds requests to x that replace the kernel's table by t, or add t if there is none.
+// addReplacement adds requests to x. They replace the kernel's table by t, or add t if the kernel has no such table.
 func (t Table) addReplacement(x *transaction) error {
 	own, err := t.newTransaction()
 	if err != nil {

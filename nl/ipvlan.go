@@ -54,7 +54,7 @@ func (v IPVlan) mode() string {
 	return v.Mode
 }
 
-// Add creates the slave with its name in its own namespace and brings it up, by one request.
+// Add creates the slave in its own namespace by one request. This request also names the slave, and brings it up.
 //
 // The request goes to the master's namespace, and names the slave's namespace. To move or rename the slave later would
 // take 10 ms or more, and all other changes of links would wait (synchronize_rcu).
@@ -87,8 +87,8 @@ func (v IPVlan) Add(n *NS) error {
 }
 
 // firstSlaveIndex is the index of the first slave in each pod, and the next slaves have the next indices. The kernel
-// itself chooses indices from 1 upwards, and does not reach firstSlaveIndex. Because it is the same in all pods, pods
-// can share BPF programs that depend on it: see Splice. No instance has more than mostSlaves ENIs.
+// itself chooses indices from 1 upwards, and does not reach firstSlaveIndex. firstSlaveIndex is the same in all pods,
+// so pods can share BPF programs that depend on this index: see Splice. No instance has more than mostSlaves ENIs.
 const firstSlaveIndex, mostSlaves = 1 << 24, 64
 
 func (v IPVlan) create(n *NS, index int32) error {
@@ -146,7 +146,7 @@ func (IPVlan) Supported(n *NS) error {
 	return fmt.Errorf("ask for an ipvlan without a master: %w", cmp.Or(err, errors.ErrUnsupported))
 }
 
-// Del deletes the slave, even if Master is "". A link of this name that is not an ipvlan link is not ours, and stays.
+// Del deletes the slave, even if Master is "". A link of this name and another kind is not ours, and stays.
 func (v IPVlan) Del(*NS) error {
 	if v.NS == nil {
 		return errGone
@@ -194,8 +194,8 @@ func (v IPVlan) Check(n *NS) error {
 }
 
 // checkAddrs returns an error if the slave has an address that is not in Only. The pod itself may have added another
-// pod's address, to get its packets. Or two ADDs and a DEL of one attachment ran at the same time: after the DEL had
-// ended the lease of the first ADD, the second ADD added another address.
+// pod's address, to get the packets of the other pod. Or two ADDs and a DEL of one attachment ran at the same time:
+// after the DEL had ended the lease of the first ADD, the second ADD added another address.
 func (v IPVlan) checkAddrs() error {
 	if v.Only == nil {
 		return nil

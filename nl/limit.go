@@ -22,9 +22,9 @@ import (
 // (tc-police(8)). The filters of all links share one police action with one token bucket. The kernel deletes the action
 // soon after its last filter.
 //
-// A Limit does not count packets that a [Splice] sends from one link to the other: at ingress, its filters come after
-// those of the Splice, and at egress, they ignore packets that have arrived through another link. So each packet counts
-// only once.
+// A Limit does not count packets that a [Splice] sends from one link to the other. At ingress, the filters of the Limit
+// come after those of the Splice. At egress, the filters of the Limit ignore packets that have arrived through another
+// link. So each packet counts only once.
 type Limit struct {
 	Devs   []string
 	Egress bool
@@ -39,9 +39,9 @@ func (l Limit) programName() string { return programName(l.effectText()) }
 
 func (l Limit) effectText() string { return fmt.Sprint("limit ", l.Egress, l.Rate, l.Burst) }
 
-// actionIndex returns the index of the police action. All filters name this index. It depends on the direction, the
-// rate and the burst: an action outlives its filters for a while, so with a fixed index, new filters could use an old
-// action.
+// actionIndex returns the index of the police action. All filters name this index. The index depends on the direction,
+// the rate and the burst: an action outlives its filters for some time, so with a fixed index, new filters could use an
+// old action.
 func (l Limit) actionIndex() uint32 {
 	h := fnv.New32a()
 	io.WriteString(h, l.effectText())

@@ -36,8 +36,8 @@ type Link struct {
 }
 
 // Unhooked reports whether packets that arrive through the link bypass tc, XDP and the netfilter hooks of the link's
-// namespace. Packets of ipvlan links in mode l3s do: the kernel passes them through the hooks of the master's namespace
-// instead (ipvlan_l3_rcv).
+// namespace. Packets of ipvlan links in mode l3s bypass these hooks: the kernel passes the packets through the hooks of
+// the master's namespace (ipvlan_l3_rcv).
 func (l Link) Unhooked() bool { return l.Kind == "ipvlan" && l.Mode == ipvlanModes[2] }
 
 // Names returns the name of the link, and then its alternative names (see altname in ip-link(8)). The kernel finds the
@@ -99,9 +99,9 @@ func (n *NS) LinkByName(name string) (Link, error) {
 }
 
 // SeenLink is like LinkByName, but may return a state that this process has read earlier, if a context keeps the
-// namespace open (see [KeepOpen]). Such a process answers only one command, so the state is only some milliseconds old.
-// Use SeenLink only for properties that no program changes in so short a time: the MAC address, the MTU, the group and
-// Forwards.
+// namespace open (see [KeepOpen]). A process with such a context answers only one command, so the state is only some
+// milliseconds old. Use SeenLink only for properties that no program changes in so short a time: the MAC address, the
+// MTU, the group and Forwards.
 func (n *NS) SeenLink(name string) (Link, error) {
 	if l, seen := n.seen[name]; seen {
 		return l, nil
@@ -126,8 +126,8 @@ func (n *NS) rawLinkByName(name string) ([]byte, error) {
 	return msgs[0], nil
 }
 
-// HasLink reports whether the namespace has a link with the given index. It returns false only if the kernel says so,
-// and true after any other error.
+// HasLink reports whether the namespace has a link with the given index. It returns false only if the kernel reports
+// that there is no such link. After any other error, it returns true.
 func (n *NS) HasLink(index int) bool {
 	_, err := n.LinkByIndex(index)
 	return !errors.Is(err, fs.ErrNotExist)
@@ -172,7 +172,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// setLink brings a link up, and sets its MTU (unless mtu is 0), its alias (unless it is empty), and further properties.
+// setLink brings a link up, and sets its MTU, its alias and further properties. It sets no MTU of 0, and no empty
+// alias.
 func (n *NS) setLink(name string, mtu int, alias string, more ...attribute) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -204,8 +205,8 @@ func (n *NS) SetDown(name string) error {
 	return nil
 }
 
-// delLink deletes a link, by its index if n remembers it. So if another process has replaced the link, the new link of
-// the same name stays.
+// delLink deletes a link, by its index if n remembers the index. So if another process has replaced the link, the new
+// link of the same name stays.
 func (n *NS) delLink(name string) error {
 	if err := checkName(name); err != nil {
 		return err

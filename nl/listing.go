@@ -9,15 +9,15 @@ import (
 )
 
 // A listCache has the rules and routes of a namespace (see [NS.List]). It reads each list once, when a check first
-// needs it. Without it, each check of a rule reads the rules of all pods.
+// needs the list. Without a listCache, each check of a rule reads the rules of all pods.
 type listCache struct {
 	dev    int // the index of the link whose routes are read; 0: all links
 	rules  map[Family]*ruleList
 	routes map[Family]*routeList
 }
 
-// A ruleList has the rules in the kernel's order, and a set of them with Protocol 0, because a check ignores the
-// protocol.
+// A ruleList has the rules in the kernel's order, and the same rules as a set. In the set, Protocol is 0, because a
+// check ignores the protocol.
 type ruleList struct {
 	rules []Rule
 	err   error
@@ -44,7 +44,7 @@ func (n *NS) List(dev string) (forget func(), err error) {
 	return func() { n.listCache = nil }, nil
 }
 
-// rulesOf returns the rules of a family, and reads them from the kernel if the listCache does not have them yet.
+// rulesOf returns the rules of a family. Only the first call for a family reads them from the kernel.
 func (l *listCache) rulesOf(n *NS, f Family) *ruleList {
 	list, known := l.rules[f]
 	if !known {

@@ -21,7 +21,7 @@ func (n *NS) HasHostRoute(a netip.Addr) (bool, error) {
 }
 
 // HostRoutes lists the addresses for which HasHostRoute returns true. It fails if the kernel's list is perhaps
-// incomplete, because callers rely on it for the addresses of all pods.
+// incomplete, because callers need the addresses of all pods.
 func (n *NS) HostRoutes() (addrs []netip.Addr, err error) {
 	routes, err := n.exactRoutes(RouteFilter{Table: MainTable})
 	for _, r := range routes {

@@ -26,7 +26,7 @@ func (n *NS) loadModule(name string) {
 }
 
 // ErrMayNotLoad reports that a module is missing, and that this process lacks the privilege to load modules. A process
-// with this privilege may be able to.
+// with this privilege may be able to load the module.
 var ErrMayNotLoad = errors.New("this process lacks CAP_SYS_MODULE, so the kernel does not load modules for it")
 
 // addMayNotLoad adds [ErrMayNotLoad] to an error about a missing part of the kernel, if this process lacks

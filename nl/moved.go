@@ -16,7 +16,8 @@ import (
 )
 
 // A MovedLink moves a network card from the node (the namespace of the Step) to a pod, which then has the card for
-// itself. It names the card by its MAC address, because the link may have another name and index in the pod.
+// itself. A MovedLink names the card by the card's MAC address, because the link may have another name and index in the
+// pod.
 //
 // One request moves the link, renames it and brings it up. Kernels before 6.2 rename only links that are down, but the
 // move itself brings the link down first (dev_change_net_namespace). A kill does not interrupt the request. So the link
@@ -99,7 +100,6 @@ func (v MovedLink) undoMove(n *NS) error {
 	return nil
 }
 
-// moveLink moves a link from n to another namespace, with a new name.
 func (n *NS) moveLink(l Link, to *NS, name string, msg *nl.IfInfomsg, more ...attribute) error {
 	msg.Index = int32(l.Index)
 	n.forgetLink(l.Name)
@@ -172,8 +172,8 @@ func (v MovedLink) freeName(n *NS) (string, error) {
 }
 
 // resetOnNode completes Del for a link that the kernel itself has moved to the node. It removes the programs, sets the
-// link's group to 0, and renames the link (see freeName). Kernels before 6.2 cannot rename a link that is up. So if
-// another program has brought it up, it keeps its present name.
+// link's group to 0, and renames the link (see freeName). Kernels before 6.2 cannot rename a link that is up. So a link
+// that another program has brought up keeps its present name.
 func (v MovedLink) resetOnNode(n *NS, l Link) error {
 	left := n.delPrograms(l)
 	msg := linkMessage()
@@ -213,10 +213,10 @@ func (v MovedLink) Check(*NS) error {
 	return nil
 }
 
-// delAltNames deletes the alternative names of a link before the link gets its name on the node. A pod can choose such
-// names. If it chooses the name of a link on the node, the kernel does not move the card there. If it chooses the
-// card's own name on the node, the kernel moves the card, but refuses to rename it. On the node, udev adds its own
-// alternative names again (systemd.link(5), AlternativeNamesPolicy=).
+// delAltNames deletes the alternative names of a link before the link gets its name on the node. A pod can choose
+// alternative names. If one is the name of another link on the node, the kernel does not move the card to the node. If
+// one is the card's own name on the node, the kernel moves the card, but refuses to rename it. On the node, udev adds
+// its own alternative names again (systemd.link(5), AlternativeNamesPolicy=).
 func (n *NS) delAltNames(l Link) error {
 	msg := linkMessage()
 	msg.Index = int32(l.Index)
@@ -233,8 +233,8 @@ func (n *NS) delAltNames(l Link) error {
 }
 
 // findCard returns the network card with the given MAC address. Unlike [NS.FindMAC], it works in a pod, which can give
-// this address to other links, even to lo. So it ignores lo, and prefers a RealLink to the end of a veth pair, which
-// only tests use as a card. The error is fs.ErrNotExist if there is no such card.
+// this address to other links, even to lo. So findCard ignores lo, and prefers a RealLink to the end of a veth pair.
+// Only tests use such an end as a card. The error is fs.ErrNotExist if there is no such card.
 func (n *NS) findCard(mac string) (Link, error) {
 	hw, err := net.ParseMAC(mac)
 	if err != nil {

@@ -31,8 +31,8 @@ func (e Neigh) String() string {
 	return fmt.Sprintf("ip neigh add %s lladdr %s dev %s", e.Addr, e.MAC, e.Dev)
 }
 
-// Add adds the entry. It replaces the kernel's entry for the IP address if that one is not permanent, or has another
-// MAC address.
+// Add adds the entry. It replaces the kernel's entry for the IP address if the kernel's entry is not permanent, or has
+// another MAC address.
 func (e Neigh) Add(n *NS) error {
 	msg, attrs, err := e.netlinkMessage(n)
 	if err != nil {
@@ -110,8 +110,8 @@ func parseNeigh(m []byte) (mac string, state uint16, err error) {
 // addresses of pods even when the routes are gone.
 //
 // A dump of neighbours may lack entries if it has several parts (see isUnmarkedDump). Two dumps are never equal,
-// because they contain the ages of the entries. So Neighbours repeats such a dump until it brings no new entry, and
-// fails after ten dumps.
+// because they contain the ages of the entries. So Neighbours repeats a dump of several parts until a dump brings no
+// new entry. It fails after ten dumps.
 func (n *NS) Neighbours() (map[int][]netip.Addr, error) {
 	all, known := map[int][]netip.Addr{}, -1
 	err := retryDump(func() error {

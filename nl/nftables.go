@@ -81,8 +81,8 @@ func (x *transaction) encodeMessages(seq uint32) (b []byte) {
 	return append(b, encodeMessage(unix.NFNL_MSG_BATCH_END, 0, seq+1, all, nil)...)
 }
 
-// commit sends the transaction, and returns the first error. The socket stays open until n is closed: to close it here,
-// the kernel would wait 10 ms or more until all deleted objects are freed (nft_rcv_nl_event).
+// commit sends the transaction, and returns the first error. The socket stays open until n is closed. If commit closed
+// the socket, the kernel would wait 10 ms or more, until all deleted objects are freed (nft_rcv_nl_event).
 func (n *NS) commit(x *transaction) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -111,9 +111,9 @@ func (s *socket) commit(x *transaction) error {
 }
 
 // firstFailure returns the first error of a transaction whose first message has the given sequence number, or nil. The
-// kernel reports each error before write(2) returns, in the order of the messages (nfnl_err_deliver). So no report
-// means success. If a module is missing, each message fails, and the socket may have no room for all reports. Then
-// read(2) first fails with ENOBUFS, and returns the other reports afterwards.
+// kernel reports each error before write(2) returns, in the order of the messages (nfnl_err_deliver). So a missing
+// report means success. If a module is missing, each message fails, and the socket may have no room for all reports.
+// Then the first read(2) fails with ENOBUFS, and later calls return the reports that had room.
 func (s *socket) firstFailure(first uint32) (failed error) {
 	var lost error
 	for {

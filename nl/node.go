@@ -62,8 +62,8 @@ func KeepOpen(ctx context.Context) (_ context.Context, release func()) {
 	}
 }
 
-// NodeOf is like [Node], but with a context from [KeepOpen], it opens the namespace only once. The caller must call
-// Close in both cases.
+// NodeOf is like [Node], but with a context from [KeepOpen], it opens the namespace only once. The caller must always
+// call Close.
 func NodeOf(ctx context.Context) (*NS, error) {
 	k, keeps := ctx.Value(keeperKey{}).(*keeper)
 	if !keeps {

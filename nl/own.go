@@ -42,8 +42,8 @@ func isOwnTable(name string) bool {
 // addresses for routed pods, and the BPF objects that pods share. If the node still has a veth pair of a pod, or one of
 // our routes to a pod, RemoveShared removes nothing and returns false.
 //
-// RemoveShared never removes a pod's pair or routes: the kernel deletes them when the pod's namespace ends, so while
-// they exist, a pod uses them.
+// RemoveShared never removes a pod's pair or routes. The kernel deletes them when the pod's namespace ends, so a pod
+// uses every pair and route that exists.
 //
 // An ADD may run at the same time. It makes its pair before it checks the objects that serve all pods. So either
 // RemoveShared finds the pair, or the ADD finds that objects are missing. After the removal, RemoveShared looks for
@@ -165,8 +165,8 @@ func isOwnRule(r Rule) bool { return r.Protocol == RouteProtocol }
 //   - The rule has Goto or Nop set.
 //   - The rule compares no mark, and applies to all packets, or to all packets that the node itself sends.
 //
-// A rule that drops packets of an ENI does not count. It stays as long as the ENI's link, because the VPC still
-// delivers packets for pods that have ended.
+// isRoutedRule returns false for a rule that drops packets of an ENI. This rule stays as long as the ENI's link,
+// because the VPC still delivers packets for pods that have ended.
 func isRoutedRule(r Rule) bool {
 	_, ofENI := OfRoutedTable(r.Table)
 	ofAll := (r.IIF == "" || r.IIF == "lo" && !r.Not) && !r.hasMark()

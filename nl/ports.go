@@ -9,7 +9,7 @@ import (
 )
 
 // LocalPorts is the range of ports from which the kernel chooses the source ports of a namespace's own connections. Add
-// and Check accept a range that another program has set, unless its first port is higher than Last. Del does nothing,
+// and Check also accept a range that another program has set, if this range begins at Last or below. Del does nothing,
 // like [Sysctl.Del].
 type LocalPorts struct{ First, Last uint16 }
 
@@ -45,7 +45,7 @@ func (p LocalPorts) isAccepted(current string) bool {
 	return current == p.sysctl().Value || p.isChosen(current)
 }
 
-// isChosen reports whether another program has set the present range, and its first port is at most Last.
+// isChosen reports whether another program has set the present range, and this range begins at Last or below.
 func (p LocalPorts) isChosen(current string) bool {
 	const byDefault = "32768 60999" // the range of each new namespace (inet_init_net)
 	first, _, _ := strings.Cut(current, " ")

@@ -74,8 +74,8 @@ func comparePrefixes(x *transaction, prefixes []netip.Prefix, not bool) []attrib
 // replaces %d by a number.
 const anonymous = "__set%d"
 
-// mostElements is the maximum number of elements in one message. With more, an attribute could exceed its limit of 64
-// kB. The kernel's error report, which repeats the message, has the same limit.
+// mostElements is the maximum number of elements in one message. With more elements, an attribute could exceed its
+// limit of 64 kB. The kernel's error report, which repeats the message, has the same limit.
 const mostElements = 1000
 
 // addSet adds requests that make an anonymous set of prefixes for the next rule. number identifies the set in this
@@ -107,7 +107,7 @@ func (x *transaction) addSet(prefixes []netip.Prefix) (number uint32) {
 	return x.sets
 }
 
-// outermostPrefixes returns the prefixes that are not inside another one, sorted: the intervals of a set must not
+// outermostPrefixes sorts the prefixes, and leaves out prefixes inside other prefixes: the intervals of a set must not
 // overlap.
 func outermostPrefixes(prefixes []netip.Prefix) []netip.Prefix {
 	var sorted []netip.Prefix
@@ -126,8 +126,8 @@ func outermostPrefixes(prefixes []netip.Prefix) []netip.Prefix {
 	return kept
 }
 
-// An intervalElement is an element of a set of intervals: the first address of an interval, or with beyond, the first
-// address after it.
+// An intervalElement is an element of a set of intervals: the first address of an interval, or if beyond is true, the
+// first address after the interval.
 type intervalElement struct {
 	addr   netip.Addr
 	beyond bool
@@ -154,7 +154,6 @@ func intervalElements(prefixes []netip.Prefix) []intervalElement {
 	return all
 }
 
-// lastAddr returns the last address of a prefix.
 func lastAddr(p netip.Prefix) netip.Addr {
 	b := p.Masked().Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {

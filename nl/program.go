@@ -43,8 +43,8 @@ func verifierReason(log []byte) string {
 	return ""
 }
 
-// progLoad loads a program. It tries again if a signal interrupts the verifier (bpf_check: signal_pending), as Go's
-// runtime sends signals to its threads.
+// progLoad loads a program. It tries again if a signal interrupts the verifier (bpf_check: signal_pending), because
+// Go's runtime sends signals to its threads.
 func progLoad(code, log []byte) (fd int, err error) {
 	const tries = 20
 	for range tries {

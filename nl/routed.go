@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Each routed pod has a veth pair. The group of its end on the node is routedGroupByte and the index of the ENI's link.
-// So the node needs one rule for each ENI, and not one for each pod.
+// Each routed pod has a veth pair. The group of the pair's end on the node is routedGroupByte and the index of the
+// ENI's link. So the node needs one rule for each ENI, and not one for each pod.
 
 // routedGroupByte is the first byte of the groups that RoutedGroup returns. No group in a pod has this first byte:
 // there, the first byte of our groups is 72, 73, 74 or 75.
 const routedGroupByte = OwnGroup + 4
 
-// RoutedGroup returns the group of the node's ends of the veth pairs of an ENI's routed pods. eni is the index of the
-// ENI's link.
+// RoutedGroup returns the group for the veth pairs of an ENI's routed pods: the node's ends are in this group. eni is
+// the index of the ENI's link.
 func RoutedGroup(eni int) uint32 { return routedGroupByte<<24 | uint32(eni)&attachmentMask }
 
 // IsRouted reports whether RoutedGroup returns this group for an ENI.
@@ -53,7 +53,7 @@ func routedPrefix() netip.Prefix {
 }
 
 // RoutedAddr returns the address that we add to the link of an ENI with routed pods. The link needs an IPv4 address,
-// but any address will do, so all these links get the same one. eni is the name of the link.
+// but any address will do, so all these links get the same address. eni is the name of the link.
 func RoutedAddr(eni string) Addr { return Addr{Prefix: routedPrefix(), Dev: eni, Apart: true} }
 
 // Names of the nftables tables for routed pods, and prefixes of such names. ENITable gives packets the mark of their
@@ -80,8 +80,8 @@ func (n *NS) AskTables() (enis []string, err error) {
 // RoutedTableOf returns the name of a network's table of nftables for routed pods.
 func RoutedTableOf(network string) string { return routedTablePrefix + network }
 
-// isRoutedTable reports whether the table of nftables with this name serves only routed pods that run. [StrayTable]
-// does not: it serves pods that have ended.
+// isRoutedTable reports whether the table of nftables with this name serves only routed pods that run. It returns false
+// for [StrayTable], which serves pods that have ended.
 func isRoutedTable(name string) bool {
 	return name == ENITable || strings.HasPrefix(name, askTablePrefix) || strings.HasPrefix(name, routedTablePrefix)
 }

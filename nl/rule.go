@@ -70,7 +70,6 @@ func (r Rule) mask() uint32 { return cmp.Or(r.Mask, ^uint32(0)) }
 // hasMark reports whether the rule compares the packet's mark. If Mask is set, Mark may be 0.
 func (r Rule) hasMark() bool { return r.Mark != 0 || r.Mask != 0 }
 
-// kernelAction returns the rule's action, such as FR_ACT_TO_TBL.
 func (r Rule) kernelAction() uint8 {
 	switch {
 	case r.Goto != 0:
@@ -99,8 +98,8 @@ func tableName(t uint32) string {
 	return strconv.FormatUint(uint64(t), 10)
 }
 
-// Add adds the rule. On EEXIST, the kernel already has it, perhaps with another protocol (rule_exists). So Add need not
-// list the rules of all pods.
+// Add adds the rule. EEXIST means that the kernel has the rule, perhaps with another protocol (rule_exists). So Add
+// need not list the rules of all pods.
 func (r Rule) Add(n *NS) error {
 	err := r.sendMessage(n, unix.RTM_NEWRULE, addNew, r.kernelAction())
 	if errors.Is(err, fs.ErrExist) {

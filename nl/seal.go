@@ -10,13 +10,13 @@ import (
 )
 
 // The seal of a table is an empty chain that no hook and no rule calls. Its name is a hash of the table's rules, and of
-// the type, hook, priority and policy of each chain. One transaction makes the seal and the rules. So the seal shows
-// that the table had these rules then: only another program or an operator can have changed them since. Add only looks
-// for the seal and counts the rules of each chain, in half the time that reading the rules takes. Check reads the
+// the type, hook, priority and policy of each chain. One transaction makes the seal and the rules. So the table had
+// these rules when the seal was made: only another program or an operator can have changed the rules later. Add looks
+// for the seal, and counts the rules of each chain. This takes half the time of reading the rules. Check reads the
 // rules.
 //
-// A table with Varies chains has a second seal, for its other chains (see [Table.Lasting]). It shows that the kernel
-// once accepted these chains, so the kernel has all parts of nftables that they need.
+// A table with Varies chains has a second seal, for its other chains (see [Table.Lasting]). The second seal shows that
+// the kernel has accepted the other chains, so the kernel has all parts of nftables that they need.
 
 // Sealed reports whether the kernel's table has the seal of the Table t. Such a table was made from a Table with the
 // same Chains and Of.
@@ -66,8 +66,8 @@ func (t Table) commitSeals(n *NS) error {
 func (t Table) sealName() string {
 	text := make([]byte, 0, 2<<10)
 	if slices.ContainsFunc(t.Chains, func(c Chain) bool { return c.Varies }) {
-		// Earlier releases made only one seal, even for a table with Varies chains. Our names must differ from its
-		// name.
+		// Earlier releases made only one seal, even for a table with Varies chains. Our names must differ from the name
+		// of that seal.
 		text = append(text, "lasting\n"...)
 	}
 	for _, c := range t.Chains {

@@ -77,9 +77,9 @@ func (n *NS) ServiceEndpoints(family Family) (addrs []netip.Addr, err error) {
 	return slices.Compact(addrs), nil
 }
 
-// natTargets returns the new destinations that a NAT rule gives to packets. Each begins with an address. A rule of
-// nft(8) loads it into a register, or takes it from a map. A rule of iptables-nft has a struct nf_nat_range2, in which
-// the address comes after the flags.
+// natTargets returns the new destinations that a NAT rule gives to packets. Each destination begins with an address. A
+// rule of nft(8) loads the destination into a register, or takes it from a map. A rule of iptables-nft has a struct
+// nf_nat_range2, in which the address comes after the flags.
 func (t Table) natTargets(n *NS, rule []byte) (values [][]byte, err error) {
 	set := ""
 	for name, data := range expressions(rule) {
@@ -122,7 +122,6 @@ func (t Table) setElements(n *NS, set string) (all [][]byte, err error) {
 	return all, nil
 }
 
-// firstAddr returns the address that is at the beginning of the bytes in b.
 func (f Family) firstAddr(b []byte) (a netip.Addr, ok bool) {
 	size := net.IPv4len
 	if f == IPv6 {
@@ -141,9 +140,9 @@ func proxyTable(family Family, name string) Table {
 	return Table{Family: "ip", Name: name}
 }
 
-// comparedAddr returns the first value of the size of an address with which a rule compares a packet. In kube-proxy's
-// rules of iptables-nft, this is the destination (-d). Before it, they compare only the protocol (-p), which has one
-// byte.
+// comparedAddr returns the first value that a rule compares with a packet, and that has the size of an address. In
+// kube-proxy's rules of iptables-nft, this is the destination (-d). Before the destination, these rules compare only
+// the protocol (-p), which has one byte.
 func comparedAddr(rule []byte) (a netip.Addr, ok bool) {
 	for name, data := range expressions(rule) {
 		if a, ok = netip.AddrFromSlice(attrAt(data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)); ok && name == "cmp" {

@@ -72,7 +72,6 @@ func (n *NS) callResult(entered, result, left uintptr) (int, error) {
 	return int(result), syscallError(result)
 }
 
-// syscallError returns the error in the result of a system call, or nil.
 func syscallError(result uintptr) error {
 	if e := -int(result); e > 0 {
 		return unix.Errno(e)

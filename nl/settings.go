@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Settings maps the names to the values of the properties that a network card keeps when it moves to another namespace.
-// These are settings of ethtool(8), and properties of the link that the move does not change
+// Settings maps names of properties to values. A network card keeps these properties when it moves to another
+// namespace. They are settings of ethtool(8), and properties of the link that the move does not change
 // (__dev_change_net_namespace). A pod with CAP_NET_ADMIN can change them, and the next pod with this card would get the
 // changed settings.
 //

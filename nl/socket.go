@@ -54,8 +54,8 @@ var ErrUnanswered = errors.New("netlink has not answered")
 // 0, roundTrip returns only answers of this type.
 //
 // With NLM_F_ACK, the caller only wants to know whether the request succeeds. roundTrip does not send this flag: the
-// kernel reports each failure before write(2) returns, so no report means success. If the kernel has no memory for the
-// report, read(2) fails with ENOBUFS (netlink_ack).
+// kernel reports each failure before write(2) returns, so a missing report means success. If the kernel has no memory
+// for the report, read(2) fails with ENOBUFS (netlink_ack).
 func (s *socket) roundTrip(
 	typ, flags int, answerType uint16, head nl.NetlinkRequestData, attrs []attribute,
 ) (answers [][]byte, err error) {
@@ -75,8 +75,8 @@ func (s *socket) sendRequest(typ, flags int, head nl.NetlinkRequestData, attrs [
 
 // readAnswers returns the answers to the last request. If ackOnly is true, a missing answer means success.
 func (s *socket) readAnswers(typ int, answerType uint16, ackOnly bool) (answers [][]byte, err error) {
-	// Perhaps the next message did not fit into a part of a dump with more than fullPart bytes: the kernel's smallest
-	// buffer has 3.7 kB.
+	// If a part of a dump has more than fullPart bytes, perhaps the next message did not fit into it: the kernel's
+	// smallest buffer has 3.7 kB.
 	const fullPart = 3 << 10
 	interrupted := false
 	for {
@@ -121,8 +121,8 @@ func (s *socket) readAnswers(typ int, answerType uint16, ackOnly bool) (answers 
 // isUnmarkedDump reports whether a message belongs to a dump that the kernel does not mark with NLM_F_DUMP_INTR if a
 // change interrupts it: rules (dump_rules), IPv6 routes (fib6_dump_table) or neighbours (neigh_dump_table). Between two
 // parts of such a dump, the kernel only remembers how many objects it has sent, and then skips this number of objects.
-// If an object that was not sent yet moves to the beginning of the list meanwhile, the dump lacks it. This happens when
-// a rule or a neighbour is deleted, when an IPv6 route is deleted or added, and when the table of neighbours grows.
+// If an unsent object moves to the beginning of the list meanwhile, the dump lacks this object. This happens when a
+// rule or a neighbour is deleted, when an IPv6 route is deleted or added, and when the table of neighbours grows.
 //
 // So readAnswers treats an unmarked dump as interrupted if it has more than one part, or a full part. The first part of
 // a socket's first dump has up to 3.7 kB. Later parts have up to 32 kB, because the kernel then knows the reader's

@@ -15,11 +15,11 @@ import (
 // A Splice connects two links of a pod, ENI and Veth, by a BPF program at the ingress of each. The programs send some
 // packets directly from one link to the other, past the forwarding and netfilter of the pod's namespace.
 //
-// The first program sends packets that arrive through Veth for the MAC address MAC out through ENI, to the next hop in
-// the namespace's routes. It adds SpliceFirst - SpliceOwn to a TCP or UDP source port that is at least [SpliceOwn] and
-// below [SpliceFirst]. The second program handles packets that arrive through ENI for a port of at least SpliceFirst.
-// If no socket of the namespace awaits such a packet, it changes the port back, and gives the packet to the other end
-// of Veth. All other packets take their usual way.
+// The first program handles packets that arrive through Veth for the MAC address MAC. It sends them out through ENI, to
+// the next hop in the namespace's routes. It adds SpliceFirst - SpliceOwn to a TCP or UDP source port that is at least
+// [SpliceOwn] and below [SpliceFirst]. The second program handles packets that arrive through ENI for a port of at
+// least SpliceFirst. If no socket of the namespace awaits such a packet, the second program changes the port back, and
+// gives the packet to the other end of Veth. All other packets take their usual way.
 //
 // The kernel must not choose ports from SpliceFirst on for the namespace's own connections (see [LocalPorts]). But a
 // process in the namespace may choose such a port, to listen on it. A socket awaits a packet in these cases:
@@ -114,8 +114,8 @@ func (s Splice) Add(n *NS) error {
 	if eachFilter(n, []filter{atVeth, atENI}, filter.checkSame) == nil {
 		return errSame
 	}
-	// The links of nearly all pods have the same indices, and so the same programs. Programs for other indices are not
-	// pinned.
+	// In nearly all pods, the links have the same indices, so the pods share the programs. Programs for other indices
+	// are not pinned.
 	share := isUsualIndex(atENI.index) && isUsualIndex(atVeth.index)
 	return s.load(atVeth, atENI, share, func(onward, unawaited int) error {
 		if err := atVeth.add(n, onward); err != nil {
@@ -129,8 +129,8 @@ func (s Splice) Add(n *NS) error {
 	})
 }
 
-// isUsualIndex reports whether many pods have a link with this index. These are the indices of a namespace's first
-// links, and of the first slaves (see [IPVlan]).
+// isUsualIndex reports whether many pods have a link with this index. The usual indices are those of a namespace's
+// first links, and of the first slaves (see [IPVlan]).
 func isUsualIndex(index int) bool {
 	const few = 8
 	return index < few || index >= firstSlaveIndex && index < firstSlaveIndex+few

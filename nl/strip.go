@@ -131,7 +131,6 @@ func detachTCX(index int, hook, program, link uint32) error {
 	return err
 }
 
-// bpfCommand calls bpf(2).
 func bpfCommand(command uintptr, attr unsafe.Pointer, size uintptr) (int, error) {
 	r, _, errno := unix.Syscall(unix.SYS_BPF, command, uintptr(attr), size)
 	if errno != 0 {

@@ -79,8 +79,8 @@ func (s Sysctl) updateValue(n *NS, newValue func(current string) string) error {
 var ErrReadOnly = errors.New("this process may not write this sysctl: set the value before, for example in " +
 	"/etc/sysctl.d, or give the container runtime a writable /proc/sys")
 
-// writeError takes the error of opening the parameter's file for writing, and returns an error that names the present
-// and the needed value. If they are equal, it returns errSame.
+// writeError takes the error of an attempt to open the parameter's file for writing. It returns an error that names the
+// present and the needed value, or errSame if the two are equal.
 func (s Sysctl) writeError(n *NS, err error, newValue func(current string) string) error {
 	current, unread := s.readValue(n)
 	if unread != nil {
@@ -107,8 +107,8 @@ func (s Sysctl) Settable(n *NS) error {
 	return err
 }
 
-// writeValue writes the value without reading the parameter first. If this process cannot write, it fails only if the
-// parameter has another value.
+// writeValue writes the value without reading the parameter first. If this process cannot write, writeValue succeeds if
+// the parameter has the value.
 func (s Sysctl) writeValue(n *NS) error {
 	fd, err := s.openFile(n, unix.O_WRONLY)
 	if err != nil {

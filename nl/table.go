@@ -56,7 +56,7 @@ func (t Table) String() string {
 }
 
 // Add installs the Table t, or replaces the kernel's table of the same name if that table differs from t. Another
-// program may have flushed it, or another release may have made it.
+// program may have flushed the kernel's table, or another release may have made it.
 func (t Table) Add(n *NS) error {
 	if t.isInstalled(n) {
 		return errSame
@@ -90,8 +90,8 @@ func (t Table) AddPrepared(n *NS, prepare func() (Table, error)) error {
 	return t.Add(n)
 }
 
-// Put is like Add, but replaces the whole table unless it has the seal of t. If only the text Of has changed, Add would
-// accept the table, and its old seals would stay.
+// Put is like Add, but replaces the whole table if the table lacks the seal of t. If only the text Of has changed, Add
+// would accept the table, and its old seals would stay.
 func (t Table) Put(n *NS) error {
 	if t.isInstalled(n) {
 		return errSame

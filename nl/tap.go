@@ -48,7 +48,7 @@ func (t *Tap) add(n *NS, link string) error {
 	if err != nil {
 		return err
 	}
-	// Before bind(2), a socket without a protocol gets no packets. So none gets past the filter.
+	// Before bind(2), a socket without a protocol gets no packets. So no packet bypasses the filter.
 	fd, err := n.openSocket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return os.NewSyscallError("socket", err)

@@ -135,7 +135,7 @@ func ToLocal() Term {
 	})
 }
 
-// NotToLocal matches packets to all other addresses.
+// NotToLocal matches packets that ToLocal does not match.
 func NotToLocal() Term {
 	return term("fib daddr type != local", func() []attribute {
 		return exprs(fib(unix.NFTA_FIB_F_DADDR, unix.NFT_FIB_RESULT_ADDRTYPE), notEqual(nativeBytes(unix.RTN_LOCAL)))

@@ -41,12 +41,12 @@ type Veth struct {
 	PeerGroup uint32
 	PeerDown  bool // Add leaves the far end down
 	// NoLinkLocal: the near end gets no IPv6 link-local address when it comes up. Without such an address, the kernel
-	// sends no redirects through the near end (RFC 4861, section 8.2). The kernel cannot ask for neighbours there
-	// either, so the caller must add them (see [Neigh]).
+	// sends no redirects through the near end (RFC 4861, section 8.2). The kernel also cannot ask for neighbours
+	// through the near end, so the caller must add them (see [Neigh]).
 	NoLinkLocal bool
 	// NoRA: the near end ignores IPv6 router advertisements, which any process in PeerNS could send (RFC 4861, section
-	// 4.2). Without NoRA, the near end's own sysctls decide (ipv6_accept_ra): the kernel ignores advertisements if
-	// forwarding is 1 and accept_ra is not 2. The forwarding of "all" does not count.
+	// 4.2). Without NoRA, the near end's own sysctls decide: the kernel ignores advertisements if forwarding is 1 and
+	// accept_ra is not 2 (ipv6_accept_ra). The forwarding of "all" does not count.
 	NoRA bool
 	// NoRedirects: the near end sends no ICMP redirects of IPv4.
 	NoRedirects bool
@@ -184,8 +184,8 @@ func (v Veth) setNearUp(n *NS) error {
 	return n.setLink(name, 0, v.Alias, nest(unix.IFLA_AF_SPEC, spec...))
 }
 
-// Near returns the kernel's state of the near end. With fresh, this command has created the pair, and Near makes PeerNS
-// remember the index of the far end.
+// Near returns the kernel's state of the near end. If fresh is true, this command has created the pair, and Near makes
+// PeerNS remember the index of the far end.
 func (v Veth) Near(n *NS, fresh bool) (Link, error) {
 	l, err := n.LinkByName(v.Name)
 	if err == nil && fresh && v.PeerNS != nil && v.PeerNS.indices != nil {
@@ -194,14 +194,13 @@ func (v Veth) Near(n *NS, fresh bool) (Link, error) {
 	return l, err
 }
 
-// acceptRASysctl returns the sysctl that makes the near end ignore router advertisements.
 func (v Veth) acceptRASysctl() Sysctl {
 	return Sysctl{Key: "net/ipv6/conf/" + v.Name + "/accept_ra", Value: "0"}
 }
 
-// DelPair deletes the veth pair of near, a link of n, and the rules whose IIF is near, which the kernel does not remove
-// with the link. It deletes the link by near.Index, so that another link with this name stays. If near.Index is 0, it
-// deletes the link by near.Name.
+// DelPair deletes the veth pair of near, which is a link of n. It also deletes the rules whose IIF is near, because the
+// kernel does not remove them with the link. It deletes the link by near.Index, so that another link with this name
+// stays. If near.Index is 0, it deletes the link by near.Name.
 func (n *NS) DelPair(near Link) error {
 	pair := Wiring{{n, Veth{Name: near.Name}}}
 	defer pair.rememberIndices()()

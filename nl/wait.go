@@ -38,7 +38,7 @@ func (n *NS) LinkByMAC(ctx context.Context, mac string) (Link, error) {
 var errLost = errors.New("netlink events were lost")
 
 // awaitMAC waits until there is a link with the given MAC address. It subscribes to events about links before it looks
-// for the link, so it misses none. The error is errLost if events were lost.
+// for the link, so it misses no event. The error is errLost if events were lost.
 func (n *NS) awaitMAC(ctx context.Context, hw net.HardwareAddr) (Link, error) {
 	events, err := nl.SubscribeAt(n.fd, netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
@@ -100,8 +100,8 @@ func (n *NS) FindMAC(mac string) (Link, error) {
 
 // LinksByMAC maps MAC addresses to the links of the namespace. It leaves out links that borrow the MAC address of the
 // link below them. Of several other links with one MAC address, the map has the first. If links change while the kernel
-// lists them, LinksByMAC tries again, and fails after ten tries: pods would get no addresses of an ENI whose link is
-// not in the map.
+// lists them, LinksByMAC tries again, and fails after ten tries. If the map lacked the link of an ENI, pods would get
+// no addresses of this ENI.
 func (n *NS) LinksByMAC() (map[string]Link, error) {
 	links, err := n.exactLinks()
 	if err != nil {
@@ -110,10 +110,10 @@ func (n *NS) LinksByMAC() (map[string]Link, error) {
 	return ByMAC(links), nil
 }
 
-// LinksOf is like LinksByMAC, but faster for a caller that needs only some links. names has their earlier names, by MAC
-// address. If a link no longer has its earlier name, LinksOf returns what LinksByMAC returns. LinksByMAC lists all
-// links: for each veth pair, the kernel goes through all namespaces with an ID in n (net_eq_idr). So its cost grows
-// with the square of the number of pairs.
+// LinksOf is like LinksByMAC, but faster for a caller that needs only some links. names has the earlier names of these
+// links, by MAC address. If a link no longer has its earlier name, LinksOf returns what LinksByMAC returns. LinksByMAC
+// lists all links: for each veth pair, the kernel goes through all namespaces with an ID in n (net_eq_idr). So the cost
+// of LinksByMAC grows with the square of the number of pairs.
 func (n *NS) LinksOf(names map[string]string) (map[string]Link, error) {
 	links := map[string]Link{}
 	for mac, name := range names {
@@ -137,7 +137,7 @@ func ByMAC(links []Link) map[string]Link {
 	return byMAC
 }
 
-// Owns reports whether the link has the MAC address as its own, and does not borrow it (see borrowsMAC).
+// Owns reports whether the MAC address belongs to the link itself: the link does not borrow it (see borrowsMAC).
 func (l Link) Owns(mac string) bool { return l.MAC == mac && !borrowsMAC(l) }
 
 // borrowsMAC reports whether a link borrows its MAC address: ipvlan, macvlan and VLAN links have the MAC address of the

@@ -64,9 +64,9 @@ func (w Wiring) Add() error {
 	return nil
 }
 
-// rememberIndices makes the namespaces of the Steps remember the indices of links. When the caller calls forget, they
-// forget the indices, except a namespace that a context keeps open (see [KeepOpen]). If another process replaces a link
-// meanwhile, requests with its old index fail.
+// rememberIndices makes the namespaces of the Steps remember the indices of links. When the caller calls forget, the
+// namespaces forget the indices. But a namespace that a context keeps open (see [KeepOpen]) forgets nothing. If another
+// process replaces a link meanwhile, requests with its old index fail.
 func (w Wiring) rememberIndices() (forget func()) {
 	for _, s := range w {
 		if s.NS != nil && s.NS.indices == nil {

@@ -32,7 +32,7 @@ func Leaves(n *nl.NS, from, to netip.Addr) (dev string, err error) {
 func Forwards(n *nl.NS, iif string, from, to netip.Addr) (dev string, err error) {
 	dev, err = routeLink(n, to, &netlink.RouteGetOptions{SrcAddr: from.AsSlice(), Iif: iif})
 	// If the kernel drops a packet because of its source, Linux before 6.14 reports EXDEV. Later kernels report EINVAL,
-	// and report the same error for packets that they drop for other reasons.
+	// also for packets that they drop for other reasons.
 	if errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EINVAL) {
 		return "", ErrSource
 	}

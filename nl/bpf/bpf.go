@@ -25,11 +25,9 @@ const InsnSize = 8
 
 // Maps has the file descriptors of the BPF maps that the two programs of a Splice share: see src/memory.h.
 type Maps struct {
-	// Kept is a map that remembers packets. A packet is not in the map if the namespace's sockets already show whether
-	// one of them awaits it.
+	// Kept is a map that remembers packets.
 	Kept int
-	// Looped is a map that remembers TCP connections whose first packet arrived through the veth. With this map, the
-	// programs recognise answers in these connections.
+	// Looped is a map that remembers TCP connections whose first packet arrived through the veth.
 	Looped int
 }
 
@@ -50,15 +48,15 @@ func Onward(mac net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 	})
 }
 
-// Unawaited returns the program of a Splice for the ENI. It gives packets that no socket of the namespace awaits (see
-// Splice in package nl) to the other end of a veth pair. The pair's end in this namespace has the index veth.
+// Unawaited returns the program of a Splice for the ENI. It gives packets to the other end of a veth pair if no socket
+// of the namespace awaits them (see nl.Splice). The pair's end in this namespace has the index veth.
 func Unawaited(m Maps, veth int) []byte {
 	return unawaitedProgram.withValues(map[string]uint64{"veth": uint64(veth), "kept": uint64(m.Kept),
 		"looped": uint64(m.Looped)})
 }
 
-// Refuse returns the program of a Forbid, which drops packets to the addresses. Refuse panics if two of the addresses
-// are of the same family.
+// Refuse returns the program of a Forbid: it drops packets to the addresses. Refuse panics if two of the addresses are
+// of the same family.
 func Refuse(addrs []netip.Addr) []byte {
 	values := map[string]uint64{"has4": 0, "addr4": 0, "has6": 0, "addr6_0": 0, "addr6_1": 0, "addr6_2": 0,
 		"addr6_3": 0}

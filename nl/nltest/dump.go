@@ -15,8 +15,8 @@ import (
 
 // Dump returns the state of namespaces as text. The text has one command of ip(8) or nft(8) for each link, address,
 // route, rule and table of nftables. Tests compare the dumps of several runs. So Dump leaves out indices, MAC
-// addresses, and the IPv6 addresses and routes that the kernel derives from them. It also leaves out the tables of
-// nl.Guard, because Guard.Del does not remove them.
+// addresses, and the IPv6 addresses and routes that the kernel itself adds (see isKernelDerived). It also leaves out
+// the tables of nl.Guard, because Guard.Del does not remove them.
 func Dump(t testing.TB, namespaces ...*nl.NS) string {
 	t.Helper()
 	var b strings.Builder

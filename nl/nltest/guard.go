@@ -48,7 +48,7 @@ func openPoller() {
 }
 
 // listLeftovers lists what countTraces finds now, but did not find before. Threads, connections and namespaces take
-// time to end, so it waits for them, but no longer than patience.
+// time to end, so listLeftovers waits for them, but no longer than patience.
 func listLeftovers(before map[string]int, patience time.Duration) (left []string) {
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		left = nil
@@ -84,7 +84,7 @@ func countTraces() map[string]int {
 		found["process "+name]++
 	}
 	for _, line := range dumpOwn() {
-		// ignore these links, because the kernel makes them when a test makes it load the modules of tunnels
+		// ignore these links: the kernel makes them when it loads the modules of tunnels for a test
 		if !strings.HasPrefix(line, "ip link add tunl0 ") && !strings.HasPrefix(line, "ip link add ip6tnl0 ") {
 			found[line]++
 		}

@@ -18,7 +18,7 @@ import (
 )
 
 // Need skips a test if this machine lacks one of the features that the test needs. Features are root, netns, ipvlan,
-// nftables, police, fib, fou, iptables, owner and tcx. If the environment variable CI is set, such a test fails
+// nftables, police, fib, fou, iptables, owner and tcx. If the environment variable CI is set, Need makes the test fail
 // instead.
 func Need(t testing.TB, features ...string) {
 	t.Helper()
@@ -38,8 +38,8 @@ func Need(t testing.TB, features ...string) {
 	}
 }
 
-// probes has a function for each feature that a test may need. It returns an error if this machine lacks the feature,
-// and tries only once.
+// probes has a function for each feature that a test may need. Each function returns an error if this machine lacks the
+// feature, and tries only once.
 var probes = map[string]func() error{
 	"root":     sync.OnceValue(probeRoot),
 	"netns":    sync.OnceValue(func() error { return nl.Scratch(func(*nl.NS) error { return nil }) }),
@@ -79,8 +79,8 @@ func probeRouteBack(n *nl.NS) error {
 	}}.Add(n)
 }
 
-// probeTunnels tries tunnels of both families. For these, the kernel may load modules, which make the links tunl0 and
-// ip6tnl0 in each new namespace.
+// probeTunnels tries tunnels of both families. The kernel may load the modules of tunnels. These modules make the links
+// tunl0 and ip6tnl0 in each new namespace.
 func probeTunnels(n *nl.NS) error {
 	w := nl.Wiring{{NS: n, Object: nl.Up{Dev: "lo"}}}
 	for _, local := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {

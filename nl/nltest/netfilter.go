@@ -28,7 +28,7 @@ func Tracked(t testing.TB, n *nl.NS) int {
 	return count
 }
 
-// Hooked lists the tables of nftables and of iptables in a namespace. Without any, the namespace uses no hook of
+// Hooked lists the tables of nftables and of iptables in a namespace. Without any table, the namespace uses no hook of
 // netfilter, not even for the connection tracker.
 func Hooked(t testing.TB, n *nl.NS) []string {
 	t.Helper()

@@ -38,8 +38,8 @@ import (
 const netnsDir = "/run/netns" // where ip-netns(8) looks for namespaces
 
 // The main goroutine locks the process's first thread, so that no other goroutine runs on it. If a test's goroutine has
-// moved its thread to another namespace, the runtime ends the thread with the goroutine. But it cannot end the first
-// thread, which would keep the namespace as long as the process runs.
+// moved its thread to another namespace, the runtime ends the thread with the goroutine. But the runtime cannot end the
+// first thread. This thread would keep the namespace as long as the process runs.
 func init() { runtime.LockOSThread() }
 
 // NS makes a network namespace whose link lo is up, mounts the namespace at path, and opens it. When the test ends, NS
