@@ -168,10 +168,10 @@ func (c *call) checkVersion() *types.Error {
 }
 
 // refuseNodesNS returns an error if CNI_NETNS is the node's namespace, in which the plugin runs. Some plugins check
-// this themselves, see the field Refuses of [Commands]. CNI_NETNS_OVERRIDE turns off this check, but not the later one
-// in OpenOther of package nl. refuseNodesNS never refuses a DEL. CNI_NETNS may contain the PID of a pod's process that
-// has ended. If a process of the node has this PID now, the path leads to the node's namespace. OpenOther then reports
-// the namespace as missing, so the DEL works as if the pod had no namespace.
+// this themselves, see the field Refuses of [Commands]. CNI_NETNS_OVERRIDE turns off this check, but not the later
+// check in OpenOther of package nl. refuseNodesNS never refuses a DEL. CNI_NETNS may contain the PID of a pod's process
+// that has ended. If a process of the node has this PID now, the path leads to the node's namespace. OpenOther then
+// reports the namespace as missing, so the DEL works as if the pod had no namespace.
 //
 // The package ns of the CNI project locks a thread for this check, and then Go's runtime starts two more threads. No
 // lock is needed, because no thread of this process has left the node's namespace yet.
@@ -219,7 +219,7 @@ func validName(s string) bool {
 
 // checkIfName refuses a name that the kernel does not accept. For an ADD, it also refuses names that a pod must not
 // choose (ifname.Refused), because with Multus, the pod chooses the name. A DEL and a CHECK accept these names, because
-// ADDs of an earlier release did.
+// ADDs of an earlier release accepted them.
 func (c *call) checkIfName(name string) *types.Error {
 	fault, details := ifname.Fault(name), ""
 	if fault == "" && c.verb == "ADD" {

@@ -132,7 +132,6 @@ func (n *network) prevResult() (*types100.Result, error) {
 	return r, nil
 }
 
-// parsePrevResult decodes the previous result in the format of the configuration's version.
 func (n *network) parsePrevResult() (types.Result, error) {
 	if slices.Contains(currentVersions, n.CNIVersion) {
 		if r, ok := parseResult(n.PrevResult); ok {

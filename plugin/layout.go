@@ -21,8 +21,8 @@ import (
 // A describer is a type that describes its JSON to a codec.
 type describer interface{ Describe(*codec.Codec) }
 
-// unmarshal decodes compact JSON as encoding/json does. If v has a description, unmarshal tries codec.ReadExactly
-// first, which fails for unusual text.
+// unmarshal decodes compact JSON as encoding/json does. If v has a description, unmarshal first tries
+// codec.ReadExactly. ReadExactly fails for unusual text.
 func unmarshal[T any](text []byte, v *T) error {
 	if d, ok := any(v).(describer); ok && codec.ReadExactly(text, d.Describe) == nil {
 		return nil
@@ -34,7 +34,7 @@ func unmarshal[T any](text []byte, v *T) error {
 // currentVersions are the CNI versions whose results are those of the package types100.
 var currentVersions = []string{"1.0.0", "1.1.0"}
 
-// parseResult reads a result of a current version, and reports whether it could.
+// parseResult reads a result of a current version, and reports whether it succeeded.
 func parseResult(text []byte) (*types100.Result, bool) {
 	r := &types100.Result{}
 	err := codec.ReadExactly(text, func(c *codec.Codec) { describeResult(r, c) })

@@ -59,7 +59,7 @@ func sections(config any) []any {
 
 // mistyped collects the values that have the wrong type for their keys.
 type mistyped struct {
-	keys  []string // the top-level keys that contain these values
+	keys  []string // the top-level keys that contain values of the wrong type
 	found []error
 }
 

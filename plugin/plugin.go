@@ -73,7 +73,7 @@ type Commands[C any] struct {
 	After func()
 
 	// Refuses means that Add and Check themselves refuse the namespace of the node, with the error NodesNS. They open
-	// it anyway, so they need no lookup in /proc for this.
+	// the node's namespace anyway, so they need no lookup in /proc.
 	Refuses bool
 }
 
@@ -93,8 +93,8 @@ const (
 	grace = time.Second
 )
 
-// Unhurried sets the deadline of every command to one hour. Tests that stop a process at each of its system calls use
-// it. Otherwise a STATUS could reach its deadline, and would then report success (see status.go).
+// Unhurried sets the deadline of every command to one hour. Tests use Unhurried if they stop a process at each of its
+// system calls. Otherwise a STATUS could reach its deadline, and would then report success (see status.go).
 var Unhurried bool
 
 // supportedVersions are the specification versions in which prevResult and chaining exist.

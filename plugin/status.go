@@ -15,7 +15,7 @@ import (
 // starts no pods on it, and evicts its pods. So STATUS fails only for a lasting fault, such as a module that the kernel
 // lacks. It must not fail if the node is only slow, or lacks memory for a moment.
 
-// shortages are errors of the kernel and of contexts that come and go with the load of a node.
+// shortages are errors that come and go with the load of a node. They are from the kernel, and from contexts.
 var shortages = []error{
 	context.DeadlineExceeded, context.Canceled,
 	syscall.EAGAIN, syscall.EBUSY, syscall.EINTR, syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,

@@ -41,7 +41,7 @@ const (
 	mostInterfaces = 64
 )
 
-// A Request says which properties a pod wants for one of its interfaces. The zero Request wants none.
+// A Request says which properties a pod wants for one of its interfaces. The zero Request asks for no property.
 type Request struct {
 	Name           string       // of the interface; empty: the plugin chooses
 	Subnet         string       // ID of the subnet of its ENI
@@ -332,7 +332,7 @@ func quotedTexts(texts []string) string {
 }
 
 // fieldFor returns a pointer to the field for a key of a request, and the name of the JSON type of its value. For an
-// unknown key, into is nil. It uses no map, which every command would have to make when it starts.
+// unknown key, into is nil. It uses no map: every command would have to make the map when it starts.
 func (o *jsonRequest) fieldFor(key string) (into any, kind string) {
 	switch key {
 	case "name":

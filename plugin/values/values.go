@@ -17,7 +17,7 @@ import (
 
 // Mistakes collects the mistakes in a configuration.
 type Mistakes struct {
-	Within string // name of the part of the configuration that is checked; each message begins with it
+	Within string // the part of the configuration that is checked: each message begins with its name
 	all    []error
 }
 
