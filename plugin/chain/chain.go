@@ -118,7 +118,8 @@ func addOnce(ctx context.Context, r *plugin.Request[Config]) (_ *types100.Result
 }
 
 // leaseAddress is the ADD of ipam. If no address is free, leaseAddress executes [lease.GrowProgram]. leaseBegan is the
-// time when the attachment's last lease began. It is zero if the attachment already had an address when this ADD began.
+// time when the attachment's last lease began. leaseBegan is zero if the attachment already had an address when this
+// ADD began.
 func leaseAddress(
 	ctx context.Context, r *plugin.Request[Config],
 ) (result *types100.Result, leaseBegan time.Time, err error) {
@@ -132,7 +133,8 @@ func del(ctx context.Context, r *plugin.Request[Config]) error {
 }
 
 // deleteObjects deletes the objects that the first n plugins have made, in reverse order. It stops at the first
-// failure: the first plugin's DEL comes last and frees the address, and the pod must not have the address then.
+// failure. The first plugin's DEL comes last, and frees the address. When the address becomes free, the pod must not
+// have it any more.
 func deleteObjects(ctx context.Context, r *plugin.Request[Config], n int) error {
 	for _, c := range slices.Backward(plugins[:n]) {
 		if err := c.Del(ctx, r); err != nil {

@@ -38,9 +38,9 @@ func (c *Config) Describe(j *codec.Codec) {
 	j.Each(c.ipam.Describe, c.ipvlan.Describe, c.ptp.Describe, c.egress.Describe)
 }
 
-// UnmarshalJSON decodes the text once for each plugin, which takes its own keys. After a mistake, UnmarshalJSON
-// continues to decode, like encoding/json, but it returns only the first mistake. Otherwise, a mistake in mtu would
-// appear twice.
+// UnmarshalJSON decodes the text once for each plugin, and each plugin takes its own keys. After a mistake,
+// UnmarshalJSON continues to decode, like encoding/json, but it returns only the first mistake. Otherwise, a mistake in
+// mtu would appear twice.
 func (c *Config) UnmarshalJSON(text []byte) error {
 	return cmp.Or(json.Unmarshal(text, &c.ipam), json.Unmarshal(text, &c.ipvlan), json.Unmarshal(text, &c.ptp),
 		json.Unmarshal(text, &c.egress))
@@ -85,7 +85,7 @@ func Routed(ipam *lease.Config, pair *ptp.Config, egresses int) error {
 }
 
 // Unhooked returns the mistakes of a configuration whose ipvlan mode is l3s. A service loop and an egress need hooks in
-// the pod, which packets from the VPC do not pass in this mode.
+// the pod. In the mode l3s, packets from the VPC bypass these hooks.
 func Unhooked(mode string, pair *ptp.Config, egresses int) error {
 	var m values.Mistakes
 	if mode == "l3s" && pair.Loops() {

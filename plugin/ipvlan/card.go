@@ -16,7 +16,7 @@ import (
 
 // A pod that asks for an exclusive ENI gets the ENI's own link, which this package calls a card: see [nl.MovedLink].
 // The card has the addresses, the routes and the rules that a slave would have. The DEL moves the card back to the
-// node, or the kernel does, if the namespace ends before.
+// node. If the namespace ends before the DEL, the kernel moves the card back.
 
 // A Home returns the name that the link of an ENI had on the node, or "" if the name is not known. mac is the ENI's MAC
 // address. A Home asks the registry, because the pod can change everything in its namespace.

@@ -22,7 +22,7 @@ type Config struct {
 	MTU    int       `json:"mtu"`                    // 0: the master's
 	DNS    types.DNS `json:"dns" codec:"plugin.DNS"` // empty: that of prevResult
 
-	// the name of the pod's end of the veth pair, which no NIC may get; "": eth1
+	// the name of the pod's end of the veth pair: a NIC must have another name; "": eth1
 	ContainerInterface string `json:"containerInterface"`
 
 	nic.Asked // the pod's requests, which may name its further NICs

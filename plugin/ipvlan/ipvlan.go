@@ -7,7 +7,7 @@
 //
 // A chain needs some properties that CNI's reference plugin ipvlan does not have:
 //
-//   - It takes its masters from prevResult, even several. Its DEL needs neither prevResult nor a master.
+//   - This plugin takes its masters from prevResult, even several. Its DEL needs neither prevResult nor a master.
 //   - Its CHECK also works if later plugins have added interfaces to the result.
 //   - Its result has the DNS settings of prevResult.
 //   - An ADD that fails removes the objects that it has made.
@@ -73,7 +73,6 @@ func add(ctx context.Context, r *plugin.Request[Config]) (res *types100.Result, 
 
 func ofIPv6(c *types100.IPConfig) bool { return c.Address.IP.To4() == nil }
 
-// connect makes the slaves with their addresses and routes.
 func connect(
 	r *plugin.Request[Config], asked []nic.Request, masters []master, node, pod *nl.NS,
 ) (*types100.Result, error) {
@@ -93,8 +92,8 @@ func connect(
 					"MTU",
 				"mtu: %d is more than the MTU of %s, %d", s.link.MTU, s.link.Master, m.MTU)
 		}
-		// A slave has the MAC address and the MTU of its master. The kernel need not be asked, and its answer could be
-		// lost (nl.ErrUnanswered).
+		// A slave has the MAC address and the MTU of its master. So do not ask the kernel, whose answer could be lost
+		// (nl.ErrUnanswered).
 		links[i] = nl.Link{Name: s.link.Name, MAC: m.MAC, MTU: cmp.Or(s.link.MTU, m.MTU)}
 	}
 	w := wiring(slaves, r.Prev, node, pod)
@@ -140,7 +139,7 @@ func allSlaves(slaves []slave, predicate func(slave) bool) bool {
 // prevResult, and a missing object counts as deleted.
 //
 // If something fails in the pod, del only logs the error, because the objects end with the namespace. A program in the
-// pod can make a deletion fail, and otherwise the DEL of the pod would fail for ever.
+// pod can make a deletion fail. If del returned this error, the DEL of the pod would fail for ever.
 func del(ctx context.Context, r *plugin.Request[Config], nameOnNode Home) error {
 	err := nl.InPod(ctx, r.NetNS, func(node, pod *nl.NS) error {
 		if err := errors.Join(moveCardsBack(r, nameOnNode, node, pod), delObjects(r, pod)); err != nil {
@@ -156,8 +155,8 @@ func del(ctx context.Context, r *plugin.Request[Config], nameOnNode Home) error 
 }
 
 // delObjects deletes the attachment's objects in a pod. It also deletes the objects of further NICs if the result has
-// several NICs, if there is no result, or if the link has the group of a further attachment. The rules go before the
-// link, because only the link shows that there may be rules.
+// several NICs, if there is no result, or if the link has the group of a further attachment. delObjects deletes the
+// rules before the link, because only the link shows that there may be rules.
 func delObjects(r *plugin.Request[Config], pod *nl.NS) (failed error) {
 	own := nl.PodGroup(r.Digest())
 	l, err := pod.LinkByName(r.IfName)
@@ -177,7 +176,6 @@ func delObjects(r *plugin.Request[Config], pod *nl.NS) (failed error) {
 	return failed
 }
 
-// status fails if the kernel has no ipvlan.
 func status(ctx context.Context, _ *plugin.Request[Config]) error {
 	node, err := nl.NodeOf(ctx)
 	if err != nil {

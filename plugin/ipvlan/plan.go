@@ -115,5 +115,4 @@ func checkAgreement(asked []nic.Request, masters []master) error {
 	return nil
 }
 
-// asksExclusive reports whether a pod asks for the whole ENI of an interface.
 func asksExclusive(asked []nic.Request, i int) bool { return i < len(asked) && asked[i].Exclusive }
