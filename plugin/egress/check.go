@@ -53,8 +53,9 @@ func isSealed(w nl.Wiring) bool {
 	})
 }
 
-// checkedWiring returns a wiring without its MTUs, and without the rp_filter of links that are not tunnels: other
-// plugins may change these. It keeps all other sysctls, without which the egress does not work.
+// checkedWiring returns a wiring without its MTUs, and without the rp_filter of links that are not tunnels, because
+// other plugins may change these values. The egress does not work without the other sysctls, so checkedWiring keeps
+// them.
 func checkedWiring(w nl.Wiring) (rest nl.Wiring) {
 	for _, s := range w {
 		switch o := s.Object.(type) {

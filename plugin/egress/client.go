@@ -16,10 +16,10 @@ import (
 // clientWiring lists the objects of a client: the tunnel, and a table of routes through the tunnel. A packet to one of
 // the egress's destinations goes to the gateway, which is the ClusterIP of the routers' Service.
 //
-// The table has throw routes for the prefixes that do not use the tunnel: the kernel then continues with the pod's
-// other tables. So the longest prefix decides whether a packet takes the tunnel. Each destination also has a route that
-// refuses packets if there is no tunnel. So without the tunnel, connections to the destination fail, and never leave
-// with the client's own address. The refusing routes are added first, and the tunnel's UDP port last.
+// The table has throw routes for the prefixes that do not use the tunnel. At a throw route, the kernel continues with
+// the pod's other tables. So the longest prefix decides whether a packet takes the tunnel. Each destination also has a
+// route that refuses packets if there is no tunnel. So without the tunnel, connections to the destination fail, and
+// never leave with the client's own address. The refusing routes are added first, and the tunnel's UDP port last.
 func (p *pod) clientWiring(all []Egress) (nl.Wiring, error) {
 	families := p.families(all...)
 	objects := []nl.Object{p.clientTable(families, all)}
@@ -49,8 +49,8 @@ func (p *pod) clientRules(f nl.Family) (objects []nl.Object) {
 // clientRoutes are the routes of the table TableOut. Only the routes in byLink need the link of the tunnel.
 type clientRoutes struct{ withoutLink, byLink []nl.Object }
 
-// clientRoutes returns the routes of a family. A prefix that is a destination of one egress, and an exception (key
-// except) of another, is a destination.
+// clientRoutes returns the routes of a family. If a prefix is a destination of one egress, and an exception (key
+// except) of another egress, the prefix is a destination.
 func (p *pod) clientRoutes(f nl.Family, all []Egress) (routes clientRoutes, err error) {
 	var out, spared, hops []nl.Route
 	for _, e := range all {
@@ -113,8 +113,8 @@ func gatewayRoute(gw netip.Addr) nl.Route {
 
 // skipRule returns the rule that makes packets skip the tunnel's table if they leave through the ENI's link. If
 // serviceLoop is "redirect", a BPF program sends packets out through this link, and the kernel looks up their next hop
-// (bpf_redirect_neigh). In IPv6, this lookup also finds routes through other links. Without the rule, it would find the
-// tunnel's gateway.
+// (bpf_redirect_neigh). In IPv6, this lookup also finds routes through other links. Without the rule, the lookup would
+// find the tunnel's gateway.
 func (p *pod) skipRule() nl.Rule {
 	return nl.Rule{Pref: prefPast, Family: nl.IPv6, OIF: p.nic.Name, Table: nl.MainTable, Protocol: nl.RouteProtocol}
 }
@@ -122,8 +122,8 @@ func (p *pod) skipRule() nl.Rule {
 // lastMetric is higher than the metrics of all other routes: the kernel's default is 1024.
 const lastMetric = 2048
 
-// allGateways returns the gateways of several egresses. The tunnels' own packets go to them, and must not enter a
-// tunnel again.
+// allGateways returns the gateways of several egresses. The tunnels' own packets go to the gateways, and must not enter
+// a tunnel again.
 func allGateways(all []Egress) (gws []netip.Addr) {
 	for _, e := range all {
 		gws = append(gws, e.gateways...)
@@ -148,15 +148,15 @@ func gatewayPrefixes(f nl.Family, all []Egress) (gws []netip.Prefix) {
 // serviceLoop is "masquerade", the pod forwards such packets to the ENI. They are the tunnel's own packets to a router,
 // or packets to a Service's backend whose address is in a destination.
 //
-// A connection that leaves through the tunnel also gets the mark. From the tunnel, the pod accepts only answers of such
-// connections, and ICMP errors about them. Otherwise, any program that can send UDP to the pod could send it packets
-// with a forged source. For example, it could answer like the pod's DNS server, or lower the path MTU of the pod's
-// other connections.
+// A connection that leaves through the tunnel also gets the mark. From the tunnel, the pod accepts only answers of
+// marked connections, and ICMP errors about them. Otherwise, any program that can send UDP to the pod could send the
+// pod packets with a forged source. For example, this program could answer like the pod's DNS server, or lower the path
+// MTU of the pod's other connections.
 //
 // The destinations may change while the pod runs, see renew.go. A TCP connection that has begun outside of the tunnel
 // stays outside, because its source address must stay the same. A TCP connection that has begun through the tunnel ends
-// with a reset when its destination is no destination any more. So none of its packets leaves with the client's own
-// address. Other protocols use the tunnel only for the present destinations.
+// with a reset when its destination is no destination any more. So no packet of this connection leaves with the
+// client's own address. Other protocols use the tunnel only for the present destinations.
 func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
 	past := []nl.NFRule{{nl.CTReply(), nl.SetMark(mark)}} // the answers of nested containers
@@ -203,7 +203,7 @@ func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 
 // onlyInUDP returns the rules that drop IP-in-IP packets without UDP. The tunnel's link would accept such packets. The
 // tunnel's own packets still have their UDP header at these rules. If sources returns CIDRs, the rules also drop
-// packets to the tunnel's UDP port from other sources.
+// packets to the tunnel's UDP port whose source is in none of these CIDRs.
 func (p *pod) onlyInUDP(families []nl.Family, sources func(nl.Family) []netip.Prefix) []nl.NFRule {
 	rules := []nl.NFRule{refuseRule(nl.L4Proto("4")), refuseRule(nl.L4Proto("41"))}
 	for _, f := range families {

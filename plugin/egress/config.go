@@ -186,7 +186,6 @@ func (v *validation) checkConflicts(all map[string]Egress) {
 	}
 }
 
-// commonDestination returns a destination that two egresses share.
 func commonDestination(a, b Egress) (netip.Prefix, bool) {
 	i := slices.IndexFunc(a.destinations, func(d netip.Prefix) bool { return slices.Contains(b.destinations, d) })
 	if i < 0 {

@@ -11,8 +11,9 @@ import (
 )
 
 // privateNets are networks that are not part of the internet: networks of VPCs, nodes, Services, the metadata service,
-// and multicast groups. Packets to them do not use the tunnel, even if they are in a larger destination such as
-// 0.0.0.0/0. But packets to a destination that is such a network, or a part of one, use the tunnel.
+// and multicast groups. Packets to these networks do not use the tunnel, even if a larger destination, such as
+// 0.0.0.0/0, contains the networks. But if a destination is itself such a network, or a part of one, packets to this
+// destination use the tunnel.
 func privateNets() []netip.Prefix {
 	return prefixes(
 		"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", // RFC 1918
@@ -55,7 +56,6 @@ func (e Egress) Tunnels(a netip.Addr) (d netip.Prefix, tunnelled bool) {
 	return d, !is || no.Bits() < d.Bits()
 }
 
-// longestMatch returns the longest prefix that contains an address.
 func longestMatch(all []netip.Prefix, a netip.Addr) (found netip.Prefix, ok bool) {
 	for _, p := range all {
 		if p.Contains(a) && (!ok || p.Bits() > found.Bits()) {
@@ -124,8 +124,8 @@ func addToLayer(all []layer, i int, p netip.Prefix) []layer {
 	return all
 }
 
-// layerIndex returns the index of the layer of the prefix p. This layer comes after the layers of longer prefixes
-// inside p, if the router decides differently for these.
+// layerIndex returns the index of the layer of the prefix p. If the router decides differently for a longer prefix
+// inside p, the layer of p comes after the layer of the longer prefix.
 func layerIndex(p netip.Prefix, passes bool, pass, refuse []netip.Prefix) (d int) {
 	others := pass
 	if passes {

@@ -11,8 +11,8 @@
 // containers have nothing to do.
 //
 // The far end of a client's tunnel is the ClusterIP of a Service whose endpoints are the routers. kube-proxy chooses a
-// router for each client, and keeps its choice while this router is an endpoint (sessionAffinity). So no process of
-// ours watches the routers. The router sends the answers straight to the client's address. The tunnel's link has no
+// router for each client, and keeps its choice as long as this router is an endpoint (sessionAffinity). So no process
+// of ours watches the routers. The router sends the answers straight to the client's address. The tunnel's link has no
 // remote address: each tunnel packet goes to the next hop of the inner packet's route, see [nl.Tunnel]. So a router has
 // one link for all clients, and no list of clients.
 //

@@ -44,7 +44,6 @@ func endEgress(ns *nl.NS, name string, group uint32) error {
 	return errors.Join(failed, remainingObjects(ns).Del())
 }
 
-// udpPortsOf returns the UDP ports of the links that are tunnels.
 func udpPortsOf(ns *nl.NS, links []nl.Link) (w nl.Wiring) {
 	for _, l := range links {
 		if local, port, is := l.Tunnel(); is {

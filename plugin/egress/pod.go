@@ -26,10 +26,10 @@ const Table = nl.OwnTable + "_egress"
 
 // The bits of the marks of packets and connections in a pod. The default of nodePortMark has other bits.
 const (
-	// In a client, packets with the bit mark skip the tunnel, and connections with it use the tunnel. In a router,
-	// packets and connections with it have come from the tunnel.
+	// In a client, packets with this bit skip the tunnel, and connections with this bit use the tunnel. In a router,
+	// packets and connections with this bit have come from the tunnel.
 	mark = 1 << 30
-	// In a router, packets with the bit answer belong to a connection from the tunnel, and go back to the client.
+	// In a router, packets with this bit belong to a connection from the tunnel, and go back to the client.
 	answer = 1 << 29
 )
 
@@ -85,7 +85,7 @@ func (p *pod) wiring(r *plugin.Request[Config], role role) (nl.Wiring, error) {
 }
 
 // readPod reads a pod from prevResult and from the kernel. It returns nil for a further attachment, which Multus can
-// make. Such an attachment gets no role, because the tunnel already uses the address of the first one.
+// make. Such an attachment gets no role, because the tunnel already uses the address of the first attachment.
 func readPod(r *plugin.Request[Config], ns *nl.NS) (*pod, error) {
 	own := nl.PodGroup(r.Digest())
 	p := &pod{ns: ns, nic: plugin.NICs(r.Prev, r.IfName)[0], group: own, port: r.Config.port}
@@ -96,8 +96,8 @@ func readPod(r *plugin.Request[Config], ns *nl.NS) (*pod, error) {
 	if nl.Attachment(eni.Group) == nl.FurtherGroup(own) {
 		return nil, nil
 	}
-	// A veth plugin of another project may return a result like that of a routed pod. But its link does not have this
-	// attachment's group.
+	// A veth plugin of another project may return a result like that of a routed pod. But the link of that plugin does
+	// not have this attachment's group.
 	if _, routed := plugin.Routed(r.Prev, r.IfName); routed && nl.Attachment(eni.Group) == own {
 		return nil, plugin.Errorf(plugin.CodeRefused,
 			`serve the pod's namespace from a pool with dataPath "ipvlan", or remove the namespace from the egress`,
@@ -147,7 +147,7 @@ func (p *pod) readKernel(eni nl.Link) error {
 
 func (p *pod) addr(f nl.Family) netip.Addr { return nl.FirstAddr(p.addrs, f) }
 
-// nextHop returns the gateway of the subnet with the pod's address of a family, or the zero address.
+// nextHop returns the gateway for the pod's address of a family, or the zero address.
 func (p *pod) nextHop(f nl.Family) netip.Addr { return nl.FirstAddr(p.hops, f) }
 
 // families returns the families of which both the pod and the gateways have an address.
@@ -192,7 +192,7 @@ func (p *pod) udpPorts(families []nl.Family) (objects []nl.Object) {
 // incoming link. In a router, a packet out of the tunnel comes from a client, and the route to the client uses the
 // ENI's link. In a client, the whole internet may be a destination, so the route to a caller at a NodePort uses the
 // tunnel. The loose check would not help: on a link without addresses, such as a tunnel, it is as strict as the strict
-// one (__fib_validate_source). The kernel uses the larger of the values of the link and of "all". If repair makes a
+// check (__fib_validate_source). The kernel uses the larger of the values of the link and of "all". If repair makes a
 // pair again, the pair gets the value of "default". So the value of "default" is 0, too.
 func anySourceSysctl(link string) nl.Sysctl {
 	return nl.Sysctl{Key: "net/ipv4/conf/" + link + "/rp_filter", Value: "0"}

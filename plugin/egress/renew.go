@@ -47,7 +47,7 @@ type Renewal struct {
 var ErrRole = errors.New("the configuration now gives the pod another role")
 
 // Outdated compares the objects of a running pod with those that the request's configuration gives it. It returns nil
-// if the pod has no role, and gets none.
+// if the pod has no role, and the configuration gives it none.
 func Outdated(r *plugin.Request[Config], ns *nl.NS) (*Renewal, error) {
 	role, refused := r.Config.roleOf(r.Pod)
 	shown, err := podFromKernel(ns, r.IfName)
@@ -86,7 +86,6 @@ func Outdated(r *plugin.Request[Config], ns *nl.NS) (*Renewal, error) {
 	return x, x.compare(p, shown, w, routesOf(fixed))
 }
 
-// routesOf returns the routes of the table TableOut.
 func routesOf(w nl.Wiring) (all []nl.Route) {
 	for _, s := range w {
 		if r, is := s.Object.(nl.Route); is && r.Table == TableOut {
@@ -108,7 +107,8 @@ func (r role) name() string {
 	return ""
 }
 
-// kernelRole returns the role that the pod's nftables table shows, or else the pod's tunnels and rules.
+// kernelRole returns the role that the pod's nftables table shows, or else the role that the pod's tunnels and rules
+// show.
 func (p *pod) kernelRole() string {
 	switch router, client := p.tableRoles(); {
 	case router:
@@ -190,7 +190,7 @@ func (x *Renewal) compare(p, shown *pod, w nl.Wiring, fixed []nl.Route) error {
 
 // wantedState returns the state that a tunnel of the pod must have. It accepts any MTU, because another plugin may have
 // changed the MTU. But if the pod's table is from another configuration, the tunnel must get the MTU of the present
-// one.
+// configuration.
 func (x *Renewal) wantedState(t nl.Tunnel) nl.Up {
 	if !x.other {
 		t.MTU = 0

@@ -58,8 +58,8 @@ func (c *Config) roleOf(pod plugin.Pod) (r role, err error) {
 // mostText is the largest length of a list of egresses, in bytes. A user of Kubernetes writes the list.
 const mostText = 4 << 10
 
-// mayHaveRole returns false only if the pod cannot have a role. It does not parse annotations, because a mistake in one
-// must not make a DEL fail.
+// mayHaveRole returns false only if the pod cannot have a role. It does not parse annotations, because a mistake in an
+// annotation must not make a DEL fail.
 func (c *Config) mayHaveRole(pod plugin.Pod) bool {
 	if c.RuntimeConfig.Annotations[Annotation] != "" || c.RuntimeConfig.Annotations[RouterAnnotation] != "" {
 		return true
@@ -114,7 +114,8 @@ func (c *Config) egressesOfClient(pod plugin.Pod) (all []string, err error) {
 	return all, c.checkDestinations(pod, all)
 }
 
-// refusedError returns the error for a pod that asks for an egress that is unknown, or that its namespace may not use.
+// refusedError returns the error for a pod that asks for an unknown egress, or for an egress that does not allow the
+// pod's namespace.
 func (c *Config) refusedError(pod plugin.Pod, annotation, name, keys string) error {
 	if _, known := c.Egresses[name]; !known {
 		return plugin.Errorf(plugin.CodeRefused,

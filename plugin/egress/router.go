@@ -99,10 +99,10 @@ func (p *pod) routerRules(f nl.Family) []nl.Object {
 //
 // A router forwards the packets of clients from the tunnel to destinations of the egress, and the answers to these
 // packets. It also forwards packets of the service loop, which arrive or leave through the veth pair. It never sends
-// packets from the tunnel out through the veth pair, which leads to the node, its proxy for the metadata service, and
-// all Services. A connection gets the mark with its first packet, so later packets are not compared with the
-// destinations. A packet of no connection (ct state invalid) would keep its source, so the router drops it. The router
-// also drops packets from the tunnel to itself.
+// packets from the tunnel out through the veth pair. The pair leads to the node, to the node's proxy for the metadata
+// service, and to all Services. A connection gets the mark with its first packet, so later packets are not compared
+// with the destinations. A packet of no connection (ct state invalid) would keep its source, so the router drops it.
+// The router also drops packets from the tunnel to itself.
 func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
 	forward := []nl.NFRule{refuseRule(in, nl.CTState("invalid")), {in, nl.CTState("established"), nl.CTMark(mark),
