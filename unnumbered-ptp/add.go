@@ -74,8 +74,8 @@ func (s *scene) hasRouteTo(p pair) bool {
 	return err != nil && !errors.Is(err, fs.ErrNotExist) || len(routes) > 0
 }
 
-// connect makes the veth pair if the pod has none, and all objects that belong to it. If it fails, mayExist reports
-// whether the pair may exist.
+// connect makes the pod's veth pair if it is missing, and all objects that belong to the pair. If it fails, mayExist
+// reports whether the pair may exist.
 //
 // It makes the pair before it looks for the objects that serve all pods. A collection (registry-gc) at the same time
 // removes these objects if it finds no pairs, and then looks for pairs again (see [nl.NS.RemoveShared]). So the

@@ -20,8 +20,8 @@ type bandwidth struct {
 	EgressBurst  uint64 `json:"egressBurst"`
 }
 
-// leastBurst is the smallest burst, in bytes. It has room for two packets of 64 KiB, which the kernel sends and the
-// network card splits later. A packet that is larger than the burst would never pass.
+// leastBurst is the smallest burst, in bytes. It has room for two packets of 64 KiB: the kernel sends such packets, and
+// the network card splits them later. A packet that is larger than the burst would never pass.
 const leastBurst = 128 << 10
 
 // objects returns the limits for packets that leave and for packets that arrive through the links. A rate of 0 gives no

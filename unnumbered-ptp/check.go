@@ -116,8 +116,8 @@ func (s *scene) neededObjects(p pair, n node) (nl.Wiring, error) {
 //     through its ENI.
 //   - A route of the pod, if it has a route to the same destination through another plugin's link.
 //
-// While ip_forward is 0, the pair's own sysctl for forwarding may also be 0: the kernel sets it when repair sets
-// ip_forward to 1.
+// As long as ip_forward is 0, the pair's own sysctl for forwarding may also be 0. When repair sets ip_forward to 1, the
+// kernel also sets the pair's sysctl.
 func (s *scene) mayLack(step nl.Step, p pair, routes []nl.Route) bool {
 	byENI := func(r nl.Route) bool { return r.Dev == s.IfName }
 	switch o := step.Object.(type) {
@@ -183,14 +183,15 @@ func (s *scene) mayLackBlock(p pair) bool {
 		!s.hasFilters(s.podLinks(), blockedAddrs(s.request, p))
 }
 
-// hasFilters reports whether the links have the filters for these addresses. Without addresses, they need none.
+// hasFilters reports whether the links have the filters for these addresses. Without addresses, the links need no
+// filters.
 func (s *scene) hasFilters(devs []string, addrs []netip.Addr) bool {
 	return len(addrs) == 0 || nl.Forbid{Devs: devs, Addrs: addrs}.Check(s.podNS) == nil
 }
 
 func (s *scene) isOff(key string) bool { v, _ := s.nodeNS.Sysctl(key); return v == "0" }
 
-// portsEndBefore reports whether the pod's own connections get only ports below port, so the ports from there on need
+// portsEndBefore reports whether the pod's own connections get only ports below port. Then the ports from port on need
 // no reservation. The runtime sets the sysctls of a pod after the ADD, and may have replaced the reserved ports.
 func (s *scene) portsEndBefore(port int) bool {
 	text, _ := s.podNS.Sysctl("net/ipv4/ip_local_port_range")
@@ -199,7 +200,7 @@ func (s *scene) portsEndBefore(port int) bool {
 	return n == 2 && last < port
 }
 
-// isMinor reports whether a pod without the object of a step still works, though not as well. These objects are most
+// isMinor reports whether a pod without the object of a step still works, though not as well. Minor objects are most
 // sysctls, the second route to a pod (spareRoute), and the pod's addresses at its end of the pair (copiedAddr). Pods of
 // older releases lack these addresses. Sysctls that turn on forwarding or reserve ports are not minor.
 func isMinor(s nl.Step) bool {

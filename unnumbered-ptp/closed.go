@@ -16,16 +16,16 @@ import (
 // route, the packet would leave through the boot ENI with the node's address, and the node's security groups would
 // apply instead of the pod's. The chain "closed" on the node drops the first packet of such a connection.
 //
-// The chain has the type nat, so it costs nothing for later packets. One chain serves all pods, so the ADD of a further
-// pod adds nothing for it. A second rule for each pod would cost each ADD two more messages. A program that removes the
-// pod's first rule would also remove the second rule. If the pod's rule is lost during a connection, later packets keep
-// the source of the connection's first packet (see loopNATRules). With the loop redirect, this source is the pod's
-// address, and EC2 drops the packets at the boot ENI. With the loop masquerade, the source is the node's address, so
-// the packets leave.
+// The chain has the type nat, so it costs nothing for later packets. One chain serves all pods, so the ADD of another
+// pod adds nothing to the chain. A second rule for each pod would cost each ADD two more messages. A program that
+// removes the pod's first rule would also remove the second rule. If the pod's rule is lost during a connection, later
+// packets keep the source of the connection's first packet (see loopNATRules). With the loop redirect, this source is
+// the pod's address, and EC2 drops the packets at the boot ENI. With the loop masquerade, the source is the node's
+// address, so the packets leave.
 //
 // Pods without a loop do send packets to the VPC through the boot ENI. A chain with a smaller priority gives these
-// packets the node's address first. It is in a table of its own (looplessTable), which stays as long as the node has
-// pods. Meanwhile, the service loops of all pods fail open.
+// packets the node's address first. This chain is in a table of its own (looplessTable). The table stays as long as the
+// node has pods. As long as the table exists, the service loops of all pods fail open.
 
 // closedChain is the name of the chain that failClosedChain returns. looplessTable is the name of the table for pods
 // without a loop. No table of a network has the name looplessTable.
@@ -34,9 +34,9 @@ const (
 	looplessTable = nl.OwnTable + "._loopless"
 )
 
-// failClosedChain returns the chain for pods with a loop. It drops their packets that would leave through the boot ENI
-// to the VPC. It has no rules if the pods have no loop. It does not drop packets to the prefixes of allByNode, which
-// pods reach through the boot ENI.
+// failClosedChain returns the chain for pods with a loop. The chain drops packets of these pods that would leave
+// through the boot ENI to the VPC. It does not drop packets to the prefixes of allByNode, because pods reach these
+// prefixes through the boot ENI. It has no rules if the pods have no loop.
 func failClosedChain(r *request) nl.Chain {
 	c, chain := r.Config, nl.Chain{Name: closedChain, Type: "nat", Hook: "postrouting", Priority: 98, Varies: true}
 	if !c.Loops() {
@@ -62,8 +62,8 @@ func sortedPrefixes(f nl.Family, all []netip.Prefix) []netip.Prefix {
 	return all
 }
 
-// looplessMasquerade returns the table for pods without a loop, which gives their packets the node's address. Its chain
-// comes before the chain "closed" of each network.
+// looplessMasquerade returns the table that gives the node's address to packets of pods without a loop. Its chain comes
+// before the chain "closed" of each network.
 func (c Config) looplessMasquerade() nl.Table {
 	return nl.Table{Family: "inet", Name: looplessTable,
 		Chains: []nl.Chain{{Name: "open", Type: "nat", Hook: "postrouting", Priority: 97,
@@ -71,8 +71,8 @@ func (c Config) looplessMasquerade() nl.Table {
 }
 
 // checkClosedChain returns an error if the node's chain "closed" is missing or empty, or if its table has a rule of
-// another program. It returns nil while the node has the table for pods without a loop. It does not compare the rules,
-// which depend on the VPC's CIDRs during the last ADD.
+// another program. It returns nil if the node has the table for pods without a loop. It does not compare the rules,
+// because they depend on the VPC's CIDRs during the last ADD.
 func checkClosedChain(r *request) error {
 	chain := failClosedChain(r)
 	if len(chain.Rules) == 0 {

@@ -69,8 +69,8 @@ const (
 // ports is a range of ports. The range is empty if last is 0.
 type ports struct{ first, last uint16 }
 
-// maxTable is the highest routeTableStart. The number of a pod's table is routeTableStart plus the index of the veth's
-// node end.
+// maxTable is the highest routeTableStart. The number of a pod's table is routeTableStart plus the index of the pair's
+// end on the node.
 const maxTable = 1 << 30
 
 // Validate sets the defaults and returns all mistakes together.

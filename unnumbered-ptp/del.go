@@ -68,7 +68,7 @@ func hasOtherFirst(r *request, pod *nl.NS, eni nl.Link) bool {
 	return err != nil || nl.OtherFirst(links, group)
 }
 
-// delPod deletes our links in the pod. It deletes our other objects in ownNS, unless this is nil.
+// delPod deletes our links in the pod. If ownNS is not nil, delPod also deletes our other objects there.
 func delPod(r *request, pod, ownNS *nl.NS, eni nl.Link) {
 	group := nl.PodGroup(r.Digest())
 	var err error

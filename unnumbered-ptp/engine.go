@@ -69,8 +69,8 @@ func (s *scene) explainTaken(p pair, failed error) error {
 		s.Pod, near.Name, owner)
 }
 
-// delPair deletes a pair that a failed ADD has made. A pair with an engine's name is deleted by its end in the pod,
-// because another sandbox may have made a pair with this name meanwhile.
+// delPair deletes a pair that a failed ADD has made. To delete a pair with an engine's name, delPair deletes the pair's
+// end in the pod, because another sandbox may have made a pair with this name meanwhile.
 func (s *scene) delPair(p pair) error {
 	if p.veth.AltName == "" {
 		return s.nodeNS.DelPair(nl.Link{Name: p.veth.Name})

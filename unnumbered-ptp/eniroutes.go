@@ -80,8 +80,8 @@ func (s *scene) installOtherENIRoutes(p pair) error {
 	return nil
 }
 
-// installENIRoutes installs the routes of eniRoutes in one family for an ENI. The request's pod needs them only if the
-// ENI is its own.
+// installENIRoutes installs the routes of eniRoutes in one family for an ENI. The request's pod needs these routes only
+// if the ENI is the pod's own.
 func (s *scene) installENIRoutes(p pair, eni nl.Link, f nl.Family) error {
 	present, err := s.nodeNS.RoutesIn(nl.RoutedTable(eni.Index), f, eni.Name)
 	if err != nil {
@@ -137,8 +137,8 @@ func (s *scene) servesOnlyNetwork(eni nl.Link) bool {
 }
 
 // fallbackRoutes returns a route for each destination that is in present, but not in wanted. Each has the next hop of
-// the wanted route with the longest prefix that contains the destination. Without such a wanted route, it is a throw
-// route, so the kernel continues with the main table.
+// the wanted route with the longest prefix that contains the destination. If no wanted route contains the destination,
+// the returned route is a throw route: the kernel continues with the main table.
 func fallbackRoutes(present, wanted []nl.Route) (all []nl.Route) {
 	for _, r := range present {
 		if !slices.ContainsFunc(wanted, func(w nl.Route) bool { return w.Dst == r.Dst }) {

@@ -103,7 +103,8 @@ func routedTable(r *request) nl.Table {
 }
 
 // routedPostrouting returns the chain that gives routed pods' packets the node's address, unless the pods reach the
-// destination through their ENI. The link is not enough to decide this, because the ENI may be the boot ENI.
+// destination through their ENI. The link alone does not show how a pod reaches the destination, because the ENI may be
+// the boot ENI.
 //
 // A packet that leaves through another ENI than the boot ENI keeps the pod's address, even a call to a NodePort of the
 // node: the last rules prevent kube-proxy's later masquerade. They do not prevent this masquerade for packets to pods
@@ -134,8 +135,8 @@ func routedPostrouting(r *request) nl.Chain {
 	return chain
 }
 
-// An intactTable is a table whose Check does not compare the rules, which depend on the VPC's CIDRs during the last
-// ADD.
+// An intactTable is a table whose Check does not compare the rules, because they depend on the VPC's CIDRs during the
+// last ADD.
 type intactTable struct{ nl.Table }
 
 func (t intactTable) Check(n *nl.NS) error { return t.Intact(n) }
@@ -156,7 +157,7 @@ const (
 // prefStray: the rule drops packets that arrive through an ENI for a pod that has ended. Otherwise the node would send
 // such a packet back to the VPC, and the VPC router would send it to the ENI again.
 //
-// prefUnmarked: packets without a mark skip the rules for marks, of which each ENI has one.
+// prefUnmarked: packets without a mark skip the rules for marks. Each ENI has one rule for its mark.
 //
 // prefToPod: some lookups of the route to a pod match "iif lo" and have the mark of the pod's ENI. With this rule, such
 // a lookup finds the pod and not the ENI. Two kinds of lookups are like this: the check of a source with
@@ -182,8 +183,8 @@ const markChain = "mark_"
 
 // An eniMark leads packets from the links of routed pods to the routing table of their ENI. Its branch of an nftables
 // table sets a mark. In each family, a rule leads packets with this mark to the ENI's routing table. Packets that
-// arrive through the ENI also get the mark, for the check of sources: see acceptObjects. At the boot ENI, they do not,
-// because some of them are not for routed pods.
+// arrive through the ENI also get the mark, for the check of sources: see acceptObjects. Packets that arrive through
+// the boot ENI do not get the mark, because some of them are not for routed pods.
 //
 // The name of the branch's chain contains the mark's number. So if two processes ask for one number at the same time,
 // the kernel accepts only one chain. The search for a free number begins at a number that follows from the index of the

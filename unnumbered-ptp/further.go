@@ -20,14 +20,14 @@ import (
 //
 // For further NICs, this plugin adds two kinds of objects. The first kind blocks the metadata service, because the
 // NIC's default route leads to the VPC. It is missing if blockInstanceMetadata is false. The second kind is the
-// bandwidth limits, which all links of an ADD share. If the ADDs of two attachments of a pod have the same limits,
-// their links share them, too.
+// bandwidth limits, which all links of an ADD share. If the ADDs of two attachments of a pod have the same limits, the
+// links of both ADDs share the limits.
 //
-// A further attachment, see [nl.Further], gets only these objects.
+// A further attachment, see [nl.Further], gets only objects of these two kinds.
 
-// isFurther reports whether the attachment is a further attachment of its pod. The group of its link shows this, unless
-// the pod has changed the group, or another plugin has made the link. In these cases, the attachment is a further
-// attachment if it has no pair, and the pod's links show another first attachment.
+// isFurther reports whether the attachment is a further attachment of its pod. The link's group shows this. But the pod
+// may have changed the group, or another plugin may have made the link. Then the attachment is a further attachment if
+// it has no pair, and the pod's links show another first attachment.
 func (s *scene) isFurther(eni nl.Link) (bool, error) {
 	own, group := nl.PodGroup(s.Digest()), nl.Attachment(eni.Group)
 	if group == own || group == nl.FurtherGroup(own) {
@@ -40,8 +40,8 @@ func (s *scene) isFurther(eni nl.Link) (bool, error) {
 	return nl.Further(links, own), err
 }
 
-// addFurther does the ADD of a further attachment. On a kernel without BPF, it fails if blockInstanceMetadata is true,
-// and otherwise adds no filters.
+// addFurther does the ADD of a further attachment. On a kernel without BPF, it adds no filters, and fails only if
+// blockInstanceMetadata is true.
 func (s *scene) addFurther() (*types100.Result, error) {
 	var err error
 	for _, loop := range []string{redirect, masquerade} {
@@ -62,8 +62,8 @@ func (s *scene) checkFurther() (wrong error) {
 	return wrong
 }
 
-// furtherFaults returns the faults of a further attachment's objects. If only filters are missing, they count as faults
-// only if blockInstanceMetadata is set: see addFurther.
+// furtherFaults returns the faults of a further attachment's objects. If nothing but filters is missing, furtherFaults
+// returns a fault only if blockInstanceMetadata is set: see addFurther.
 func (s *scene) furtherFaults() []nl.Fault {
 	faults := nl.Steps(s.podNS, furtherObjects(s.request, redirect)).Faults()
 	if fewer := nl.Steps(s.podNS, furtherObjects(s.request, masquerade)).Faults(); len(fewer) == 0 {

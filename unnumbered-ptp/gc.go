@@ -11,15 +11,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp/legacy"
 )
 
-// gc deletes the network's pairs whose attachments are not valid any more, and the rules that remain of gone pairs of
-// any network. It also repairs the objects that serve the other pods.
+// gc deletes the network's pairs whose attachments are not valid any more. For all networks, it deletes the rules of
+// pairs that are gone. It also repairs the objects that serve the other pods.
 func gc(r *request) error {
 	links, err := r.nodeNS.Links()
 	if err != nil {
 		return err
 	}
 	existing := r.Valid
-	// Call Added after Links: an ADD leases its address, which Added reads, before it makes its pair.
+	// Call Added after Links: an ADD first leases its address, and then makes its pair. Added reads the leases.
 	if r.Added != nil {
 		added, err := r.Added()
 		if err != nil {

@@ -15,8 +15,8 @@ import (
 // table for ARP requests. A branch that stays for ever would keep its mark, and there are only 255 marks.
 //
 // An ADD may run at the same time: it adds objects for a link that exists, and RemoveGone deletes objects of links that
-// are gone. But a new link may have the index or the name of a link that has just gone, and then its ADD may rely on
-// deleted objects. So if RemoveGone has returned an object, the caller repairs the node.
+// are gone. But a new link may have the index or the name of a link that has just gone, and then the ADD of the new
+// link may rely on deleted objects. So if RemoveGone has returned an object, the caller repairs the node.
 func RemoveGone(node *nl.NS) (removed nl.Wiring, failed error) {
 	gone := func(eni int, is bool) bool { return is && !node.HasLink(eni) }
 	var objects []nl.Object

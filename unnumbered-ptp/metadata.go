@@ -15,7 +15,7 @@ import (
 //
 // The answer with IMDSv2's session token has the hop limit 1, unless the AMI or an operator has raised this limit. With
 // the limit 1, the answer does not reach a pod through the node. Other answers, such as those of IMDSv1, have no such
-// limit. Through the pod's ENI, there is no hop in between.
+// limit. An answer through the pod's ENI needs no hop, so the limit does not stop it.
 var metadataAddrs = []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("fd00:ec2::254")}
 
 // blockedAddrs returns the addresses of the metadata service that the pod must not reach. Without
@@ -38,8 +38,8 @@ func blockedAddrs(r *request, p pair) (addrs []netip.Addr) {
 }
 
 // metadataBlock returns the objects that block the pod's packets to the metadata service. A route refuses the service's
-// address, so programs get an error at once. A filter at each of the pod's links drops the packets of sockets that are
-// bound to a link, which ignore the route. Filters need BPF. So a pod whose loop needs no BPF gets them only if
+// address, so programs get an error at once. Packets of a socket that is bound to a link ignore this route, so a filter
+// at each of the pod's links drops them. Filters need BPF. So a pod whose loop needs no BPF gets filters only if
 // blockInstanceMetadata is set.
 func metadataBlock(r *request, p pair) (objects []nl.Object) {
 	addrs := blockedAddrs(r, p)

@@ -73,9 +73,9 @@ func conf6(link string) string { return "net/ipv6/conf/" + link + "/" }
 // nodeAddrs returns the addresses of hostInterface without link-local ones and duplicates. IPv4 comes before IPv6, and
 // in each family, the primary address is first.
 //
-// Pods use the node's primary address, which is the instance's own. keepalived and other programs add addresses, and
-// move them to another node. The kernel's order does not show the primary address: an address that is removed and added
-// again becomes the last in the list.
+// Pods use the node's primary address, which is the instance's own address. keepalived and other programs add
+// addresses, and move them to another node. The kernel's order does not show the primary address: an address that is
+// removed and added again becomes the last in the list.
 func nodeAddrs(ns *nl.NS, link string) ([]nl.Addr, error) {
 	found, err := ns.Addrs(link)
 	if err != nil {
@@ -140,7 +140,8 @@ func trueLast(a, b bool) int {
 	return -1
 }
 
-// primaries returns the node with only the primary address of each family. Other programs add and remove the others.
+// primaries returns the node with only the primary address of each family. Other programs add and remove its other
+// addresses.
 func (n node) primaries() node {
 	var addrs []netip.Addr
 	for _, f := range nl.Families {
@@ -158,7 +159,6 @@ func (n node) forPod(p pair) node {
 	return n
 }
 
-// primaryAddr returns the node's first address of a family, or the zero address.
 func (n node) primaryAddr(f nl.Family) netip.Addr { return nl.FirstAddr(n.addrs, f) }
 
 func (n node) hasFamily(f nl.Family) bool { return n.primaryAddr(f).IsValid() }
@@ -182,7 +182,8 @@ func (n node) checkFamilies(r *request) error {
 }
 
 // withPrimary returns the node with its addresses in another order: those that are also in addrs come first. So in each
-// family, the first of these becomes the primary address. An address that the node has lost has no effect.
+// family, the first of these becomes the primary address. If the node has lost an address of addrs, this address has no
+// effect.
 func (n node) withPrimary(addrs []netip.Addr) node {
 	n.addrs = slices.Clone(n.addrs)
 	slices.SortStableFunc(n.addrs, func(a, b netip.Addr) int {
@@ -210,8 +211,8 @@ func (s *scene) nodeWhenMade(p pair) (node, error) {
 	return s.node.withPrimary(sources), err
 }
 
-// asInTable returns the node with the primary addresses that it had when the last pod was made. That ADD wrote them
-// into the nftables table for all pods.
+// asInTable returns the node with the primary addresses that it had when the last pod was made. The ADD of that pod
+// wrote these addresses into the nftables table for all pods.
 func (n node) asInTable(r *request) (node, error) {
 	if !n.hasSeveralAddrs() {
 		return n, nil

@@ -18,8 +18,8 @@ import (
 //
 // The pod's answer to an IPv4 caller in the internet leaves through the veth, by the pod's default route. But an answer
 // into the VPC, or of IPv6, leaves through the pod's ENI, from the pod's address, which the caller did not call. So for
-// such callers, the node writes its own address into the call as the source, and the pod answers the node. This needs
-// nothing in the pod, so the pod's other packets do not become slower.
+// callers in the VPC, and for IPv6 callers, the node writes its own address into the call as the source, and the pod
+// answers the node. This needs nothing in the pod, so the pod's other packets do not become slower.
 //
 // If keepCaller is set, a pod sees the callers' own addresses. A connection whose first packet arrives through the veth
 // gets a mark (nodePortMark) in the pod. The pod answers with the mark, and a rule sends marked packets through the
@@ -75,10 +75,10 @@ func podCallerObjects(r *request, p pair, n node) (objects []nl.Object) {
 }
 
 // A callerRule is a pod's rule for the marked packets that the pod itself sends. The check of sources (rp_filter) also
-// uses it.
+// uses this rule.
 //
-// It has IIF "lo", because packets that the pod forwards to a container inside the pod also have the mark, and must not
-// leave through the veth again. The rules of earlier releases had no IIF, and pods with them may still run.
+// The rule has IIF "lo", because packets that the pod forwards to a container inside the pod also have the mark, and
+// must not leave through the veth again. The rules of earlier releases had no IIF, and pods with them may still run.
 type callerRule struct{ nl.Rule }
 
 // Check also accepts the rule of an earlier release.
@@ -90,9 +90,9 @@ func (r callerRule) Check(n *nl.NS) error {
 	return err
 }
 
-// delOldCallerRules deletes the caller rules of a running pod if one of them is from an earlier release, and would lead
-// forwarded packets to the veth. It deletes all of them, because the kernel cannot delete only those without IIF. The
-// ADD then adds the new ones.
+// delOldCallerRules deletes the caller rules of a running pod if one of these rules is from an earlier release: that
+// rule would lead forwarded packets to the veth. It deletes all of them, because the kernel cannot delete only those
+// without IIF. The ADD then adds the new ones.
 func (s *scene) delOldCallerRules(p pair) {
 	if !p.callers {
 		return

@@ -18,7 +18,7 @@ import (
 // address, the kernel counts the redirect, but does not send it (ip6_forward). Packets of the service loop leave in
 // this way, so a pod that uses Services gets few refusals.
 //
-// With refusalInterval between two refusals, nearly all of them reach the pod. The kernel also limits the refusals of
+// With refusalInterval between two refusals, nearly all refusals reach the pod. The kernel also limits the refusals of
 // the whole node (icmp_msgs_per_sec). In every kernel, refusalInterval is a whole number of ticks.
 const (
 	ratelimit6      = "net/ipv6/icmp/ratelimit"
@@ -33,7 +33,7 @@ const (
 	prefPod      = 1024
 )
 
-// nodeWiring lists the objects that serve all of the node's pods except routed pods. For these, see eniWiring.
+// nodeWiring lists the objects that serve all of the node's pods except routed pods. For routed pods, see eniWiring.
 func nodeWiring(r *request, n node) nl.Wiring {
 	objects := nodeSysctls(r.Config, n)
 	if t := nodeTable(r, n); len(t.Chains) > 0 {
@@ -59,7 +59,7 @@ func nodeSysctls(c Config, n node) (objects []nl.Object) {
 		objects = forwardingSysctls(c, n)
 	}
 	if c.ports.last != 0 {
-		// For a packet to a NodePort, the check of sources finds the route of the pod's answer, which is not through
+		// For a packet to a NodePort, the check of sources finds the route of the pod's answer. This route does not use
 		// hostInterface. A strict check would drop the packet.
 		objects = append(objects, nl.Sysctl{Key: conf4(c.HostInterface) + "rp_filter", Value: "2"})
 	}
@@ -70,8 +70,8 @@ func nodeSysctls(c Config, n node) (objects []nl.Object) {
 func forwardingSysctls(c Config, n node) []nl.Object {
 	objects := []nl.Object{
 		nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"},
-		// The node must not send a pod redirects for packets that it sends back through the veth on purpose. The kernel
-		// sends them if the value of the link or of "all" is 1, and existing links keep their own value.
+		// The node sends packets back through the veth on purpose, so it must not send redirects to pods. The kernel
+		// sends redirects if the value of the link or of "all" is 1, and existing links keep their own value.
 		nl.Sysctl{Key: conf4("all") + "send_redirects", Value: "0"},
 	}
 	if !n.forwards {
@@ -138,7 +138,7 @@ func nodeTable(r *request, n node) nl.Table {
 const nodePortsChain = "prerouting"
 
 // postroutingChain returns the node's chain that makes the node's address the source of packets that the node forwards
-// for pods. addrs are the node's addresses for packets of the service loop. It comes before kube-proxy's chain
+// for pods. addrs are the node's addresses for packets of the service loop. The chain comes before kube-proxy's chain
 // (priority 100), which might give the node's address to packets that go back into a pod.
 func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Rules: []nl.NFRule{
@@ -158,14 +158,14 @@ func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 //     and the kernel does not check the sources of IPv6.
 //   - Packets that the pod's BPF program has wrongly sent to the node as answers to looped packets. They came from the
 //     VPC to a port of at least 49152 that no program has opened. They are UDP packets, or TCP packets that do not
-//     begin a connection. The BPF program has changed their destination port, and they would reach the pod at this
-//     other port, which a security group perhaps does not permit.
+//     begin a connection. The BPF program has changed their destination port. They would reach the pod at the new port,
+//     which a security group perhaps does not permit.
 //
 // Packets to the node itself pass, because for them, the kernel may find no route back through the veth. The kernel
 // looks up the route of the node's answer, whose source is the address that the pod has called. With several ENIs, the
 // node may have rules that lead all answers from this address through the VPC, even those to pods.
 //
-// Packets to a NodePort or a hostPort go on to a pod, so they must not pass. So the chain comes after the chains that
+// Packets to a NodePort or a hostPort go on to a pod, so the chain must check them. So it comes after the chains that
 // translate the destination, whose priority is -100, or -90 for firewalld. It cannot have the type nat: after a
 // translation, the kernel calls no other chain of this type. Later packets of a connection cost one comparison. The
 // node does not track dropped packets.

@@ -105,7 +105,7 @@ func (p pair) families() []nl.Family {
 	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !p.hasFamily(f) })
 }
 
-// dstsByNode returns the prefixes of hostCidrs in the pod's families, which the pod reaches through the node.
+// dstsByNode returns the prefixes of hostCidrs in the pod's families. The pod reaches these prefixes through the node.
 func (p pair) dstsByNode(c Config) (all []netip.Prefix) {
 	for _, dst := range c.hostCIDRs {
 		if p.hasFamily(nl.FamilyOf(dst.Addr())) {

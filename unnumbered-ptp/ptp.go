@@ -121,7 +121,8 @@ func (r *request) gateway(f nl.Family) netip.Addr { return nl.FirstAddr(r.gatewa
 
 func (r *request) hasDefaultRoute(f nl.Family) bool { return slices.Contains(r.routes, f.Everywhere()) }
 
-// podLinks returns the names of the pod's link to the VPC and of its end of the pair. A routed pod has only the latter.
+// podLinks returns the names of the pod's link to the VPC and of its end of the pair. A routed pod has only its end of
+// the pair.
 func (r *request) podLinks() []string {
 	if r.isRoutedPod() {
 		return []string{r.IfName}

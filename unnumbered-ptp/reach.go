@@ -12,9 +12,9 @@ import (
 )
 
 // The chains "closed" and "callers" serve all pods of a network. So they must fit the destinations of each running pod,
-// which may be older than the configuration. The node's routes and rules for the service loops show these destinations.
-// An ADD reads these routes and rules only if the kernel's table differs from the table for the present configuration.
-// This is so after a change of the configuration, and as long as pods with other destinations run.
+// even of a pod that is older than the configuration. The node's routes and rules for the service loops show these
+// destinations. An ADD reads these routes and rules only if the kernel's table differs from the table for the present
+// configuration. This is so after a change of the configuration, and as long as pods with other destinations run.
 
 // A loopDsts has the destinations of one pod with a service loop.
 type loopDsts struct {
@@ -72,8 +72,8 @@ func (r *request) commonLoopDsts(f nl.Family) (all []netip.Prefix) {
 	return all
 }
 
-// allByNode returns the prefixes of a family that pods reach through the node: the prefixes of hostCidrs, and those of
-// other pods.
+// allByNode returns the prefixes of a family that pods reach through the node: the prefixes of hostCidrs, and the
+// prefixes that other pods have in byNode.
 func (r *request) allByNode(f nl.Family) []netip.Prefix {
 	all := slices.Clone(r.Config.hostCIDRs)
 	for _, x := range r.others {
@@ -103,8 +103,8 @@ func (s *scene) tableForAllPods() (nl.Table, error) {
 	return nodeTable(&r, s.node), errors.Join(err1, err2, err3)
 }
 
-// A preparedTable is a table whose Add first compares it with the kernel's table. If they differ, Add adds the table
-// that prepare returns.
+// A preparedTable has an Add method that compares the Table with the kernel's table. If the two differ, Add adds the
+// table that prepare returns.
 type preparedTable struct {
 	nl.Table
 	prepare func() (nl.Table, error)

@@ -13,11 +13,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// Lost lists the objects that serve all pods of a network and are missing on the node, so that a CHECK of the pods
-// fails. Many firewalls begin with "nft flush ruleset", which deletes our table. Then no pod reaches Services or the
-// internet. Lost also lists missing routes to pods. The kernel removes a route when the node loses the route's source,
-// for example because DHCP removes the address and adds it again. If the network has no pods, Lost lists nothing. The
-// configuration must be validated.
+// Lost lists the objects that serve all pods of a network and are missing on the node. Without these objects, a CHECK
+// of the pods fails. Many firewalls begin with "nft flush ruleset", which deletes our table. Then no pod reaches
+// Services or the internet. Lost also lists missing routes to pods. The kernel removes a route when the node loses the
+// route's source, for example because DHCP removes the address and adds it again. If the network has no pods, Lost
+// lists nothing. The configuration must be validated.
 func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 	veths, err := pairsOf(node, network)
 	if len(veths) == 0 || err != nil {
@@ -75,7 +75,7 @@ func Repair(node *nl.NS, network string, c Config) (done nl.Wiring, failed error
 	return done, errors.Join(err, failed)
 }
 
-// installEach adds and returns all objects that it can add. The error names the others.
+// installEach adds and returns all objects that it can add. The error names the objects that it cannot add.
 func installEach(w nl.Wiring) (done nl.Wiring, failed error) {
 	for _, step := range w {
 		if err := (nl.Wiring{step}).Add(); err != nil {
@@ -98,9 +98,9 @@ func install(w nl.Wiring) error {
 	return nil
 }
 
-// checkNodeWiring returns an error if the node lacks objects of checkedWiring that are not minor. It also accepts
-// objects with an older primary address that the node still has. With anyConfig, it also accepts tables of another
-// configuration.
+// checkNodeWiring returns an error if the node lacks objects of checkedWiring. It ignores minor objects (see isMinor).
+// It also accepts objects with an older primary address that the node still has. With anyConfig, it also accepts tables
+// of another configuration.
 func checkNodeWiring(r *request, n node, anyConfig bool) error {
 	n, err := n.asInTable(r)
 	if err != nil {
@@ -111,8 +111,8 @@ func checkNodeWiring(r *request, n node, anyConfig bool) error {
 }
 
 // lostRoutes returns the routes to pods that the main table has lost. The kernel removes a route when the node loses
-// the route's source, even if DHCP adds the address again at once. From an IPv6 route, it removes only the source
-// (fib_sync_down_addr, rt6_remove_prefsrc): lostRoutes returns these routes, too.
+// the route's source, even if DHCP adds the address again at once. From an IPv6 route, the kernel removes only the
+// source (fib_sync_down_addr, rt6_remove_prefsrc). lostRoutes also returns IPv6 routes without a source.
 //
 // The routes in the pods' own tables remain, and show the pods' addresses. If the tables of two pods show the same
 // address, the later pod has the address now, and its table has the higher number.

@@ -16,11 +16,12 @@ import (
 )
 
 // Other programs remove objects of pods: systemd-networkd removes rules and routes of other programs. If a link is set
-// down, the kernel removes its routes, and if IPv6 is disabled on the node, it removes the IPv6 routes of all links.
-// CHECK would find this, but few runtimes call it. So [Missing] compares a running pod with the objects of its ADD, and
-// [Restore] adds those that are missing on the node.
+// down, the kernel removes its routes, and if IPv6 is disabled on the node, it removes the IPv6 routes of all links. A
+// CHECK would find such faults, but few runtimes call CHECK. So [Missing] compares a running pod with the objects of
+// its ADD, and [Restore] adds those that are missing on the node.
 //
-// They change nothing in the pod's namespace, where the pod's own processes may have removed an object on purpose.
+// Missing and Restore change nothing in the pod's namespace, where the pod's own processes may have removed an object
+// on purpose.
 
 // A Loss lists the objects that the ADD of an attachment made, and that are missing now.
 type Loss struct {
@@ -183,7 +184,7 @@ func familyOf(o nl.Object) nl.Family {
 }
 
 // Restore adds the objects that [Missing] has found missing on the node, and returns the objects that it has added. It
-// may run at the same time as commands for the pod. If the pair is gone meanwhile, it returns no error.
+// may run at the same time as commands for the pod. If the pair is gone meanwhile, Restore returns no error.
 func Restore(node *nl.NS, l Loss) (done nl.Wiring, failed error) {
 	if l.isGone(node) {
 		return nil, nil
@@ -202,9 +203,9 @@ func (l Loss) isGone(node *nl.NS) bool {
 	return errors.Is(err, fs.ErrNotExist) || err == nil && l.index != 0 && near.Index != l.index
 }
 
-// Bare returns the node's ends of those veth pairs of a network that have lost the routes to their pods. The node has
-// no route through such an end, or has a routing rule for the end in a family without such a route. Bare is for pods
-// whose attachments neither the registry nor the runtime knows.
+// Bare finds the veth pairs of a network that have lost the routes to their pods, and returns the node's ends. The node
+// has no route through such an end, or has a routing rule for the end in a family without such a route. Bare is for
+// pods whose attachments neither the registry nor the runtime knows.
 func Bare(node *nl.NS, network string) (bare []nl.Link, err error) {
 	links, err1 := node.Links()
 	rules, err2 := node.Rules()

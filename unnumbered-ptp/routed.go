@@ -19,8 +19,9 @@ import (
 
 // A routed pod has no slave: its pair is its only link, and has the pod's address. The node forwards all its packets,
 // even those from and to the VPC. So a program that filters forwarded packets, such as an engine of NetworkPolicy, sees
-// them all. The pods of a pool with dataPath veth are routed. The form of the ipam plugin's result shows it: see
-// [plugin.Routed]. The addresses and routes of pod and node follow the first proposal for amazon-vpc-cni-k8s:
+// them all. The pods of a pool with dataPath veth are routed. The form of the ipam plugin's result shows whether a pod
+// is routed: see [plugin.Routed]. The addresses and routes of pod and node follow the first proposal for
+// amazon-vpc-cni-k8s:
 //
 //   - In the pod, the address has no subnet (/32, /128). The default routes lead to 169.254.1.1 and fe80::1. No link
 //     has these addresses: in the pod, both are neighbours with the MAC address of the node's end.
@@ -52,7 +53,7 @@ func isToNextHop(r nl.Route) bool {
 func (r *request) isRoutedPod() bool { return r.eni != "" }
 
 // senderOf returns the IPv4 address of the ENI's link in prevResult, or else the pod's own. The final result of the
-// ADD, which a CHECK gets, has only the pod's.
+// ADD, which a CHECK gets, has only the pod's address.
 func senderOf(prev *types100.Result, pod []netip.Addr) netip.Addr {
 	all := plugin.NIC{IPs: plugin.AtFirst(prev)}.Addrs()
 	return nl.FirstAddr(append(all, pod...), nl.IPv4)
@@ -115,8 +116,8 @@ func (p *pair) makeRouted(s *scene) {
 	}
 }
 
-// addRouted adds all objects of a routed pod except its pair. On a kernel without BPF, it fails if
-// blockInstanceMetadata is true, and otherwise adds no filters.
+// addRouted adds all objects of a routed pod except its pair. On a kernel without BPF, it adds no filters, and fails
+// only if blockInstanceMetadata is true.
 func (s *scene) addRouted(p pair) (err error) {
 	if err := s.installENIWiring(p); err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 )
 
 // The service loop is the path of a pod's packet to a Service, and of the answer. docs/design.md explains its reasons
-// and limits, and nodeport.go how other hosts call a pod through the node.
+// and limits, and nodeport.go explains how other hosts call a pod through the node.
 //
 // An example: the pod sends a packet to the Service 172.20.0.10:80 through the veth (eth1). On the node, kube-proxy
 // changes the destination to 10.0.2.20:8080, a backend in the VPC. The pod's rule on the node ("iif veth lookup T")
@@ -27,7 +27,7 @@ import (
 // On the node, the kinds of loops differ only in the next hops or the tables of the routes to the pod. So pods from
 // before an upgrade, or from another configuration, continue to work.
 const (
-	// redirect uses two BPF programs in the pod, which recognize the answers to looped packets by their port (see
+	// redirect uses two BPF programs in the pod. They recognize the answers to looped packets by the port (see
 	// [nl.Splice]). The pod's own connections have the ports 32768 to 49151. A looped packet leaves through eth0 with a
 	// source port that is 16384 higher.
 	redirect = "redirect"
@@ -60,8 +60,8 @@ func (c Config) loopsOfNewPod() []string {
 // Loops reports whether pods have a service loop.
 func (c Config) Loops() bool { return c.IPMasq && c.ServiceLoop != none }
 
-// checkHooks fails if the pod needs hooks for packets that arrive through its link to the VPC, and this link has the
-// mode l3s, which has no hooks.
+// checkHooks fails if the pod's link to the VPC has no hooks (mode l3s), and the pod needs hooks for packets that
+// arrive through this link.
 func (s *scene) checkHooks() error {
 	const hint = `use mode "l2", or set serviceLoop to "none" and leave limits of the bandwidth that pods receive to ` +
 		"other plugins"
@@ -116,7 +116,7 @@ func (c Config) checkLoopSupport() error {
 }
 
 // podLoop lists the loop's objects in the pod. Splice.Pod is the number of the pod's table in 16 bits. No other pod
-// gets it before the node has made 65,536 more links.
+// gets this number before the node has made 65,536 more links.
 func podLoop(r *request, p pair, table uint32) (objects []nl.Object) {
 	switch p.loop {
 	case redirect:
@@ -157,10 +157,10 @@ func podTable(r *request, p pair) nl.Table {
 // loopRoutes returns the node's routes and rules that send the pod's packets for the VPC back to the pod, or
 // looplessRoutes if the pod has no loop.
 //
-// Because of the pod's rule, the answers also pass the node's check of sources (rp_filter, which systemd sets). They
-// come and go through the veth, with the backend's address as their source. The answer will leave through the veth. So
-// the kernel looks up the route to this source for a packet that arrives through the veth (fib_validate_source). So the
-// pod's rule applies, and leads to the veth.
+// Because of the pod's rule, the answers also pass the node's check of sources (rp_filter, which systemd sets). An
+// answer comes and goes through the veth, with the backend's address as its source. For the check, the kernel looks up
+// the route to this source as if for a packet from the veth, because the answer leaves through the veth
+// (fib_validate_source). So the pod's rule applies, and leads to the veth.
 func loopRoutes(r *request, p pair, table uint32) (objects []nl.Object) {
 	switch p.loop {
 	case none:
@@ -202,9 +202,9 @@ func loopRoute(p pair, dst netip.Prefix, table uint32) (nl.Route, bool) {
 	return route, via.IsValid()
 }
 
-// redirectRoutes returns the neighbours for the next hops of the loop. It also returns the routes to the pod itself,
-// which have no next hop. A pod that is itself the backend gets its packet with the node's address as the source,
-// because it accepts no packet from its own address.
+// redirectRoutes returns the neighbours for the next hops of the loop. It also returns the routes to the pod itself.
+// These routes have no next hop. A pod that is itself the backend gets its packet with the node's address as the
+// source, because it accepts no packet from its own address.
 func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 	for _, f := range p.families() {
 		objects = append(objects, nl.Neigh{Addr: loopVia(f), MAC: loopMAC, Dev: p.veth.Name})
@@ -216,11 +216,11 @@ func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 	return objects
 }
 
-// tableLoopless is the node's routing table with the routes to pods without a loop. With them, the node forwards
-// packets from any sender straight to these pods. They prevent two faults between a pod L with a loop and a pod N
-// without a loop. First, L's rule would lead L's answer to N back to L. Second, the check of the source of N's packet
-// to L would use L's rule for the route back (see [loopRoutes]). But L's rule does not lead to N. No pod's own table
-// has this number.
+// tableLoopless is the node's routing table with the routes to pods without a loop. With these routes, the node
+// forwards packets from any sender straight to the pods. The routes prevent two faults between a pod L with a loop and
+// a pod N without a loop. First, L's rule would lead L's answer to N back to L. Second, the check of the source of N's
+// packet to L would use L's rule for the route back (see [loopRoutes]). But L's rule does not lead to N. No pod's own
+// table has this number.
 const tableLoopless = 1<<31 + 72
 
 func looplessRoutes(p pair) (objects []nl.Object) {

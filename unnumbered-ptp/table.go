@@ -43,8 +43,8 @@ func (s *scene) loopTable(p pair, existed bool) (uint32, error) {
 	return 0, err
 }
 
-// tableAsMade returns the number of the routing table that a pod has. The pod's rule shows it, or if the rule is
-// missing, a route in the table.
+// tableAsMade returns the number of the routing table that a pod has. The pod's rule shows this number. If the rule is
+// missing, a route in the table shows it.
 func (s *scene) tableAsMade(p pair) (uint32, error) {
 	rules, err := s.nodeNS.Rules()
 	if err != nil {

@@ -116,8 +116,8 @@ func nodeEnd(node, pod *nl.NS, name string, rules []nl.Rule) (string, error) {
 }
 
 // delMasquerade deletes the pod's chain of iptables and the rule that jumps to the chain. They are in nftables, or in
-// the older engine of iptables. The program iptables, which fails if it cannot print another program's rule, is only
-// used for the older engine.
+// the older engine of iptables. Only for the older engine, delMasquerade executes iptables, which fails if it cannot
+// print another program's rule.
 func (p Pod) delMasquerade(ctx context.Context, node *nl.NS) error {
 	jumps := nl.Jumps{Table: "nat", Chain: "POSTROUTING", Comment: p.comment(), To: "CNI-"}
 	err := jumps.Del(node)
