@@ -45,7 +45,7 @@ func isOwnTable(name string) bool {
 // RemoveShared never removes a pod's pair or routes. The kernel deletes them when the pod's namespace ends, so a pod
 // uses every pair and route that exists.
 //
-// An ADD may run at the same time. It makes its pair before it checks the objects that serve all pods. So either
+// An ADD may run at the same time. The ADD makes its pair before it checks the objects that serve all pods. So either
 // RemoveShared finds the pair, or the ADD finds that objects are missing. After the removal, RemoveShared looks for
 // pairs again. If it finds one, the error is [ErrPods], and the caller must put the removed objects back.
 func (n *NS) RemoveShared() (removed bool, err error) {

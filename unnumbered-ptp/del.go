@@ -18,7 +18,7 @@ import (
 // with the slave, which the DEL of ipvlan would delete next. del needs neither the namespace nor prevResult, and a
 // missing object counts as deleted.
 //
-// del fails only because of an object on the node. It only logs errors in the pod, where objects end with the
+// del fails only because of an object on the node. del only logs errors in the pod, where objects end with the
 // namespace, and where a program could make a deletion fail for ever.
 func del(ctx context.Context, r *request) error {
 	pod, err := r.nodeNS.OpenOther("pod", r.NetNS)

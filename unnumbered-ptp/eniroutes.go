@@ -108,8 +108,8 @@ func (s *scene) installENIRoutes(p pair, eni nl.Link, f nl.Family) error {
 }
 
 // replaceRoutes adds or replaces routes that the pod itself does not need. present are the routes that the ENI's table
-// has now. It changes nothing if the ENI has a routed pod of another network, because that network may have other
-// destinations.
+// has now. replaceRoutes changes nothing if the ENI has a routed pod of another network, because that network may have
+// other destinations.
 func (s *scene) replaceRoutes(eni nl.Link, present, routes []nl.Route) error {
 	if len(routes) == 0 || !s.servesOnlyNetwork(eni) {
 		return nil

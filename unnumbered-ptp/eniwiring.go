@@ -107,8 +107,8 @@ func routedTable(r *request) nl.Table {
 // the boot ENI.
 //
 // A packet that leaves through another ENI than the boot ENI keeps the pod's address, even a call to a NodePort of the
-// node: the last rules prevent kube-proxy's later masquerade. They do not prevent this masquerade for packets to pods
-// of the node, because a pod that calls itself through a Service needs the masquerade.
+// node: the last rules prevent kube-proxy's later masquerade. The rules do not prevent this masquerade for packets to
+// pods of the node, because a pod that calls itself through a Service needs the masquerade.
 func routedPostrouting(r *request) nl.Chain {
 	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Varies: true}
 	if !r.Config.IPMasq {

@@ -19,7 +19,7 @@ import (
 // further NIC come through the VPC, even from the node or at a NodePort.
 //
 // For further NICs, this plugin adds two kinds of objects. The first kind blocks the metadata service, because the
-// NIC's default route leads to the VPC. It is missing if blockInstanceMetadata is false. The second kind is the
+// NIC's default route leads to the VPC. This kind is missing if blockInstanceMetadata is false. The second kind is the
 // bandwidth limits, which all links of an ADD share. If the ADDs of two attachments of a pod have the same limits, the
 // links of both ADDs share the limits.
 //

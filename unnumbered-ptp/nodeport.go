@@ -147,7 +147,7 @@ func callerMarkChains(c Config) []nl.Chain {
 const callersChain = "callers"
 
 // nodePortSNAT returns the node's chain that makes the node's address the source of some callers' calls: see the top of
-// this file. It comes before the chains of other programs.
+// this file. The chain comes before the chains of other programs.
 func nodePortSNAT(r *request, n node) nl.Chain {
 	chain, c := nl.Chain{Name: callersChain, Type: "nat", Hook: "postrouting", Priority: 98, Varies: true}, r.Config
 	if !c.IPMasq || c.ports.last == 0 || c.KeepCaller && !slices.Contains(c.loopsOfNewPod(), redirect) {

@@ -231,8 +231,8 @@ func looplessRoutes(p pair) (objects []nl.Object) {
 	return objects
 }
 
-// delLoopless deletes the routes in [tableLoopless] to the addresses of a pod with a loop. They may be from an earlier
-// pod, or from this pod, if it had no loop before.
+// delLoopless deletes the routes in [tableLoopless] to the addresses of a pod with a loop. The routes may be from an
+// earlier pod, or from this pod, if it had no loop before.
 func (s *scene) delLoopless(p pair) error {
 	if p.loop == none {
 		return nil
