@@ -3,7 +3,7 @@
 
 // Package asked gets from EC2 what a single pod asks for: an ENI by its ID, or addresses that the pod has chosen.
 // Package lease first decides whether the pod may have that ENI or those addresses. Package asked takes an address from
-// another node only if EC2 says that the instance of the address's ENI has ended: see follow.go.
+// another node only if EC2 says that the instance of that node has ended: see follow.go.
 package asked
 
 import (

@@ -31,7 +31,7 @@ import (
 // addresses. The argument deniedENIs has the ENIs that EC2 has refused to change.
 func (p *Node) GrowChosen(ctx context.Context, s *registry.State, deniedENIs ...string) error {
 	at, found := p.placeFor(s, deniedENIs)
-	// While another node has the address, checkTaken fails, so that SubnetFor need not call EC2.
+	// If another node has the address, checkTaken fails, and GrowChosen does not call SubnetFor.
 	if found {
 		if corrected, err := p.checkTaken(ctx, s, at.Subnet); corrected || err != nil {
 			return err
@@ -64,7 +64,7 @@ func (p *Node) GrowChosen(ctx context.Context, s *registry.State, deniedENIs ...
 	return nil
 }
 
-// placeFor returns an ENI of the pool that has the chosen addresses or can take them. It never returns one of the
+// placeFor returns one of the pool's ENIs, which has the chosen addresses or can take them. It never returns one of the
 // deniedENIs.
 func (p *Node) placeFor(s *registry.State, deniedENIs []string) (lease.Place, bool) {
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {
@@ -107,10 +107,10 @@ func canTake(s *registry.State, at lease.Place, a netip.Addr) bool {
 	return (at.CIDR.Contains(a) || at.CIDR6.Contains(a)) && book.Room(s, at.ENI, nl.FamilyOf(a)) > 0
 }
 
-// checkTaken asks EC2 which ENIs of the subnet have the chosen addresses, as single addresses or in prefixes. If an ENI
-// of this node has a chosen address that the registry does not show there, checkTaken corrects the registry, and
-// returns true. If a chosen address is on a foreign ENI, or on an ENI that is not in the registry, checkTaken calls
-// followAddr.
+// checkTaken asks EC2 which ENIs of the subnet have the chosen addresses, as single addresses or in prefixes. A chosen
+// address may be on an ENI of this node, although the registry does not show it on that ENI. Then checkTaken corrects
+// the registry, and returns true. If a chosen address is on a foreign ENI, or on an ENI that is not in the registry,
+// checkTaken calls followAddr.
 func (p *Node) checkTaken(ctx context.Context, s *registry.State, subnet string) (corrected bool, _ error) {
 	enis, err := p.DescribeENIs(ctx, aws.BySubnet(subnet))
 	if err != nil {
@@ -135,8 +135,8 @@ func (p *Node) checkTaken(ctx context.Context, s *registry.State, subnet string)
 	return false, nil
 }
 
-// assignMissing assigns the chosen address of a family to an ENI. If the pod has chosen none, and the ENI has no free
-// address of the family, assignMissing assigns any address.
+// assignMissing assigns the chosen address of a family to an ENI. If the pod has chosen no address of the family, and
+// the ENI has no free one, assignMissing assigns any address.
 func (p *Node) assignMissing(ctx context.Context, s *registry.State, at lease.Place, f lease.Family) error {
 	a, chosen := p.Policy.Choice.Addr(f)
 	if !chosen {

@@ -20,12 +20,12 @@ import (
 )
 
 // This file is about a chosen address that is on an ENI of another node, the old node. A pod of the old node may still
-// use the address, even if the old node has no network. Only two events prove that no pod uses it: the old node has
-// looked at its kernel and released the address, or EC2 says that the instance of the old node has ended. In the second
-// case, this node unassigns the address from the ENI of the ended instance, and from no other ENI.
+// use the address, even if the old node has no network. Only two events prove that no pod uses the address. Either the
+// old node has looked at its kernel and released the address, or EC2 says that the instance of the old node has ended.
+// In the second case, this node unassigns the address from the ENI of the ended instance.
 //
-// An ENI that is attached to no instance may still serve pods soon. Perhaps a node is about to attach it, and has
-// leased its addresses. So its addresses are taken only if the instance for which it was made has ended.
+// An ENI that is attached to no instance may serve pods soon. Perhaps a node is about to attach it, and has leased its
+// addresses. So this node takes an address from such an ENI only if the instance for which the ENI was made has ended.
 
 const hintHeld = "wait until the pod on the other node has ended: that node then releases the address. If no pod " +
 	"there has the address, because that node has booted meanwhile, run cni-tool deallocate there. If that node is " +
@@ -97,7 +97,7 @@ func placeText(e aws.ENI) string {
 }
 
 // maxAnswerAge is how long this node relies on EC2's answer that an instance has ended. A stopped instance may start
-// again, but its boot takes longer than maxAnswerAge and the lag of EC2's answers together. After the boot, the first
+// again. But the boot takes longer than maxAnswerAge and the lag of EC2's answers together. After the boot, the first
 // ADD of the instance asks EC2 which addresses the instance has.
 const maxAnswerAge = 5 * time.Second
 

@@ -178,7 +178,7 @@ func (p *Node) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) e
 		}
 		book.Record(s, e, false)
 		was := s.ENIs[e.ID]
-		was.Pool = p.Policy.Pool // only for people: a pod finds the ENI by its ID
+		was.Pool = p.Policy.Pool // only for people: an ADD finds the ENI by the ENI's ID
 		s.ENIs[e.ID] = was
 		if justAttached {
 			book.AddAddrs(s, e.ID, addrs, time.Time{})
