@@ -158,7 +158,7 @@ func Withdraw(s *registry.State, id string, x Releasable) {
 }
 
 // Restore puts the addresses and prefixes in x back into the registry, with the times at which they became free. A
-// process calls it if EC2 has not unassigned them.
+// process calls Restore if EC2 has not unassigned x.
 func Restore(s *registry.State, id string, x Releasable) {
 	for a, since := range x.Addrs {
 		AddAddrs(s, id, []netip.Addr{a}, since)
@@ -180,7 +180,7 @@ func NoteRelease(s *registry.State, id string, x Releasable) {
 		func(netip.Prefix) bool { return false }))
 }
 
-// NoteNamed does the same for all addresses in x, because an operator's command has named them.
+// NoteNamed writes an intent for each address in x, because an operator's command has named these addresses.
 func NoteNamed(s *registry.State, id string, x Releasable) {
 	for a := range x.Addrs {
 		s.Intents[releaseKey(a)] = registry.Intent{
@@ -196,8 +196,8 @@ func EndRelease(s *registry.State, x Releasable) {
 	}
 }
 
-// LeftReleases returns the intents of releases that a later process has to finish, because an earlier process was
-// killed or got no answer. If the registry has the address of an intent again, no process has to finish the release, so
+// LeftReleases returns the intents of releases whose processes were killed or got no answer. A later process has to
+// finish these releases. If the registry has the address of an intent again, no process has to finish the release, so
 // LeftReleases deletes the intent. It also deletes an intent if the registry no longer has the ENI.
 func LeftReleases(s *registry.State) (left []registry.Intent) {
 	for token, i := range s.Intents {
@@ -229,8 +229,8 @@ func LeftRelease(s *registry.State, a netip.Addr) (i registry.Intent, left bool)
 // contains the address. All other intents have the client tokens of their calls as keys.
 func releaseKey(a netip.Addr) string { return "release " + a.String() }
 
-// GiveChosen goes through the intents of an ENI. If an intent names a free address, GiveChosen records the pod that has
-// chosen this address as the owner. For this pod, the address need not cool, because no other pod of this node has had
+// GiveChosen goes through the intents of an ENI. If an intent names a free address, GiveChosen makes the pod of the
+// intent the owner of this address. For this pod, the address need not cool, because no other pod of this node has had
 // the address.
 func GiveChosen(s *registry.State, eni string) {
 	for _, i := range s.Intents {

@@ -45,8 +45,8 @@ func Serve(s *registry.State, id, pool string) {
 	})
 }
 
-// IsBoot reports whether an ENI is the boot ENI of this instance. The registry's entry known may have metadata's answer
-// to this question. Without this answer, the slot of the ENI decides, and EC2's description e has the slot.
+// IsBoot reports whether an ENI is the boot ENI of this instance. If metadata has named the ENI as the boot ENI, the
+// registry's entry known says so. Otherwise the slot in EC2's description e decides.
 func IsBoot(known registry.ENI, e aws.ENI) bool {
 	known.Index, known.Card = e.Index, e.Card
 	return known.IsBoot()
@@ -79,8 +79,8 @@ func Label(known registry.ENI, e aws.ENI) registry.ENI {
 	return known
 }
 
-// Leaving reports whether EC2 is detaching the ENI e, and the registry does not have it (known is false). Pods must not
-// get its addresses.
+// Leaving reports whether EC2 is detaching the ENI e, and the registry lacks e. The argument known is false if the
+// registry lacks e. Pods must not get addresses of such an ENI.
 func Leaving(known bool, e aws.ENI) bool { return !known && e.AttachmentStatus == aws.Detaching }
 
 // NodesOwn reports whether the address a of an ENI belongs to the node itself. The node's own addresses are the first
@@ -103,8 +103,7 @@ func Delegates(e aws.ENI, c netip.Prefix) bool {
 	return slices.Contains(e.Prefixes, c) || slices.Contains(e.IPv6Prefixes, c)
 }
 
-// MarkOnRequest returns known, the registry's entry of an ENI, with the mark that a pod has asked for the ENI. The
-// argument e is EC2's description of the ENI.
+// MarkOnRequest returns known, the registry's entry of an ENI, with the mark that a pod has asked for the ENI.
 func MarkOnRequest(known registry.ENI, e aws.ENI) registry.ENI {
 	known.Request()
 	known.Confirm()

@@ -41,9 +41,9 @@ func ForgetAttachment(s *registry.State, token string) {
 // EndIntent removes the intent of a call that has returned err. If the outcome of the call is unknown, the intent
 // stays.
 //
-// If isRepeat is true, the call was the repetition of an earlier call, which may have created an ENI. This is possible
-// even if EC2 has refused the repetition, or given an invalid answer. So EndIntent then calls LookOnly. If the
-// repetition did not reach EC2, the next process repeats the call again.
+// If isRepeat is true, the call repeated an earlier call. The earlier call may have created an ENI, even if EC2 has
+// refused the repetition, or given an invalid answer. So EndIntent then calls LookOnly. If the repetition did not reach
+// EC2, the next process repeats the call again.
 func EndIntent(s *registry.State, token string, isRepeat bool, err error) {
 	switch {
 	case err == nil, aws.Undone(err) && !isRepeat:
@@ -117,8 +117,8 @@ func LeftAny(s *registry.State) bool {
 }
 
 // PreventSecond calls LookOnly for all intents if an unfinished creation may already have made its ENI. The argument
-// earlier is the state before this process finished the calls of other processes. An unattached ENI in enis, EC2's
-// answer, may come from an unfinished creation if earlier has neither an entry nor an intent for this ENI.
+// earlier is the state before this process finished the calls of other processes. The argument enis is EC2's answer. An
+// unattached ENI in enis may come from an unfinished creation, if the earlier state has no entry and no intent for it.
 func PreventSecond(s, earlier *registry.State, enis []aws.ENI) {
 	for _, e := range enis {
 		_, detached := earlier.ENIs[e.ID] // an operator or another program has detached the ENI

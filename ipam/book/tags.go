@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
-// The tags of an ENI that this suite has created. EC2 sets them in the call that creates the ENI, so that they do not
-// depend on a second call. If the role has no permission to create tags, the node's ENIs have none: see Untagged.
+// The tags of an ENI that this suite has created. EC2 sets these tags in the call that creates the ENI, so no second
+// call is needed. If the role has no permission to create tags, the node's ENIs have none: see Untagged.
 const (
 	TagManaged  = "cni-ipvlan-vpc-k8s/managed"
 	TagInstance = "cni-ipvlan-vpc-k8s/instance"
@@ -45,9 +45,9 @@ func Foreign(e aws.ENI) bool { return e.Tags[TagNoManage] == "true" }
 // tag.
 const TagNoManage = "node.k8s.amazonaws.com/no_manage"
 
-// ForPods reports whether the tags or the description of an ENI show that it was created for pods: by a growth, by an
-// operator (new-interface or launch-template), or by the original plugin, which sets only the description. An operator
-// may also add [TagPool] to an ENI later.
+// ForPods reports whether the tags or the description of an ENI show that it was created for pods. A growth, an
+// operator (new-interface or launch-template) or the original plugin creates such an ENI. The original plugin sets only
+// the description. An operator may also add [TagPool] to an ENI later.
 func ForPods(e aws.ENI) bool {
 	return taggedForPods(e) || e.Description == Description(e.Instance)
 }
