@@ -36,8 +36,8 @@ func Explain(err error) error {
 }
 
 // IsFull reports whether err means that the ENI or the subnet of a call has no room, or is not found. A growth may then
-// try another one. If EC2 may have carried out the call, IsFull returns false, because a second call could get
-// addresses twice.
+// try another ENI or subnet. If EC2 may have carried out the call, IsFull returns false, because a second call could
+// get addresses twice.
 func IsFull(err error) bool {
 	return !aws.MaybeDone(err) &&
 		(errors.Is(err, aws.ErrENIFull) || errors.Is(err, aws.ErrSubnetFull) || errors.Is(err, aws.ErrNotFound))
@@ -157,10 +157,10 @@ func (p *Node) NoteRefusal(ctx context.Context, action string, o Object, err err
 	return err
 }
 
-// GoesOn reports whether err is a refusal of only one ENI or one subnet, so that a growth may try another. The argument
-// managed is true if this node has created the ENI. If managed is false, a missing permission also counts as a refusal
-// of only this ENI. A good IAM policy lets the role change only ENIs with the node's tags, and ENIs of the original
-// plugin have no such tags.
+// GoesOn reports whether err is a refusal of only one ENI or one subnet, so that a growth may try another ENI or
+// subnet. The argument managed is true if this node has created the ENI. If managed is false, a missing permission also
+// counts as a refusal of only this ENI. A good IAM policy lets the role change only ENIs with the node's tags, and ENIs
+// of the original plugin have no such tags.
 func GoesOn(err error, managed bool) bool {
 	r, ok := aws.RefusalOf(err)
 	return ok && (r.Scope == aws.ScopeENI || r.Scope == aws.ScopeSubnet || !managed && aws.NotAllowed(err))

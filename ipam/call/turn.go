@@ -61,11 +61,11 @@ var ErrGivesWay = errors.New("EC2 throttles, and a waiting ADD may need a call t
 // yieldToADDs lets ADDs go first, before a process repeats a call that EC2 has throttled. Outside the modes Ahead and
 // Finishes, it does nothing.
 //
-// In the mode Ahead, it waits up to a minute, because pods of other nodes may also wait for EC2, which limits the calls
-// of the whole account. The wait ends as soon as an ADD of this node waits. If this ADD waits for another pool than
-// p's, the error is ErrGivesWay. A node without pods does not wait: it has just started, and its first pods come soon.
+// In the mode Ahead, yieldToADDs waits up to a minute. EC2 limits the calls of the whole account, and pods of other
+// nodes may also wait. The wait ends as soon as an ADD of this node waits. If this ADD waits for another pool than p's,
+// the error is ErrGivesWay. A node without pods does not wait: it has just started, and its first pods come soon.
 //
-// In the mode Finishes, it does not wait. If any ADD waits, the error is ErrGivesWay.
+// In the mode Finishes, yieldToADDs does not wait. If any ADD waits, the error is ErrGivesWay.
 func (p *Node) yieldToADDs(ctx context.Context, action string) error {
 	if p.Mode.Finishes {
 		s, err := p.Registry.View()
