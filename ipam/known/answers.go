@@ -28,13 +28,13 @@ const (
 	madeAnswer    = "ec2-made.json"    // the new ENI that a process could not attach because EC2 throttled
 )
 
-// lastSubnets is the file with EC2's last description of the zone's subnets: see [Node.LastSubnets]. No process uses it
-// to prepare a call to EC2. A process writes it even if EC2 does not throttle.
+// lastSubnets is the file with EC2's last description of the zone's subnets: see [Node.LastSubnets]. No process uses
+// this file to prepare a call to EC2. A process writes the file even if EC2 does not throttle.
 const lastSubnets = "ec2-last-subnets.json"
 
 const (
 	KeptLife = 10 * time.Minute // the greatest age of a kept answer that a process uses
-	JustNow  = 2 * time.Minute  // how long EC2 counts as throttling after a time in NotBefore
+	JustNow  = 2 * time.Minute  // for so long after a time in NotBefore, EC2 counts as throttling
 )
 
 // A reply is EC2's answer to a question, with the question and the time when a process asked it.
@@ -133,8 +133,8 @@ func (p *Node) DescribeSubnets(ctx context.Context, vpc, zone string) ([]aws.Sub
 }
 
 // LastSubnets returns EC2's last description of the subnets in the instance's zone, and the time when a process asked
-// for it. This time is zero if no process has asked about this VPC and zone, if EC2 has since said that a subnet is
-// full, or if the clock was set back.
+// for it. This time is zero if no process has asked about this VPC and zone, or if the clock was set back. It is also
+// zero if EC2 has later said that a subnet is full.
 func (p *Node) LastSubnets(s *registry.State) (all []aws.Subnet, askedAt time.Time) {
 	var a reply[aws.Subnet]
 	b, err := p.Registry.Kept(lastSubnets)
@@ -217,7 +217,7 @@ func (p *Node) ownENIs(ctx context.Context, s *registry.State) ([]aws.ENI, error
 		return nil, err
 	}
 	strays, err := p.DescribeENIs(ctx, aws.ByDescription(book.Description(s.Instance.ID)), aws.ByStatus("available"))
-	// The description is that of our ENIs, but the tags may name another instance, or forbid changes.
+	// These ENIs have the description of our ENIs, but their tags may name another instance, or forbid changes.
 	strays = slices.DeleteFunc(strays, func(e aws.ENI) bool {
 		return book.MadeFor(e) != s.Instance.ID || book.Foreign(e)
 	})

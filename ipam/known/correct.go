@@ -22,8 +22,8 @@ import (
 // would have no network.
 //
 // So a collection compares the registry with metadata. Metadata forgets ENIs, and may lag by minutes. So if metadata
-// does not show an address, the collection asks EC2, and EC2's answer decides. EC2's descriptions also lag, so EC2's
-// answer does not decide about an address that EC2 has assigned in the last seconds.
+// does not show an address, the collection asks EC2, and EC2's answer decides. EC2's descriptions also lag. So EC2's
+// answer does not decide about addresses that EC2 has assigned in the last seconds.
 
 // Correct removes from the registry the addresses and prefixes that EC2 no longer shows on this node's ENIs. The
 // argument shownENIs has the ENIs that metadata shows. If they have all that the registry has, Correct does not ask
@@ -73,10 +73,10 @@ func Agree(s *registry.State, enis []aws.ENI, askedAt time.Time) {
 	}
 }
 
-// lostAddrs returns the addresses and prefixes of known, the registry's entry of an ENI, that e does not show. The
-// argument e is the answer of metadata or EC2 to a question at the time askedAt. lostAddrs leaves out addresses and
-// prefixes that were too new at the time askedAt: see MayLackAddr and MayLack. It also leaves out the primary address,
-// because this address cannot leave its ENI.
+// lostAddrs returns the addresses and prefixes that known has, but e does not show. The argument known is the
+// registry's entry of an ENI. The argument e is the answer of metadata or EC2 to a question at the time askedAt.
+// lostAddrs leaves out addresses and prefixes that were too new at the time askedAt: see MayLackAddr and MayLack. It
+// also leaves out the primary address, because this address cannot leave its ENI.
 func lostAddrs(s *registry.State, known registry.ENI, e aws.ENI, askedAt time.Time) book.Releasable {
 	x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
 	for _, a := range known.Addrs {

@@ -178,8 +178,7 @@ func (l discovery) learnAddr(eni string, a netip.Addr) {
 	}
 }
 
-// LearnUsed records an address of an ENI in the same way as Learn. The argument used is the result of a look at the
-// kernel.
+// LearnUsed records an address of an ENI in the same way as Learn.
 func LearnUsed(s *registry.State, used lease.Used, eni string, a netip.Addr, now time.Time) {
 	discovery{State: s, used: used, now: now}.learnAddr(eni, a)
 }

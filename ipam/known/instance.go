@@ -12,8 +12,8 @@ import (
 )
 
 // An image of a used node may contain the registry of another instance. Its ENIs and intents belong to that instance.
-// So before a process uses them in a call to EC2, it asks metadata which instance this machine is. One question after
-// each boot is enough.
+// So before a process uses ENIs or intents in a call to EC2, it asks metadata which instance this machine is. One
+// question after each boot is enough.
 //
 // An ADD that finds a free address does not ask. If the address's ENI belongs to another instance, its link is not on
 // this node, so no pod gets the address.

@@ -76,7 +76,7 @@ func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) l
 	return enis, p.Registry.Update(ctx, func(s *registry.State) error {
 		now, first := time.Now(), s.Blank() && !anyUsed(enis, used) && !paired && !p.Registry.Marked(ReleasedMark)
 		if s.Instance.ID == "" {
-			// No process knows which calls to EC2 were begun before.
+			// The registry is new, so it lacks the intents of earlier calls to EC2.
 			s.Rebuilt = registry.Rebuilt{Since: now, Unconfirmed: !first, Changes: !p.TrustsMetadata()}
 		}
 		if s.Instance.ID != instance.ID || s.Instance.Type != instance.Type { // drops the limits of the old type
@@ -144,10 +144,10 @@ func isNew(s *registry.State, e aws.ENI) bool {
 		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), newPrefix)
 }
 
-// describeNew asks EC2 for all ENIs of the instance, if the tags of an ENI are unknown, or if hasNews returns true for
-// an ENI. If it does not ask, described is nil. The tags name the pool of an ENI, and may forbid changes. If EC2 does
-// not answer, tagsUnknown says why. With several pools, a missing answer about tags is an error. The boot ENI needs no
-// tags.
+// describeNew asks EC2 for all ENIs of the instance. It asks only if the tags of an ENI are unknown, or if hasNews
+// returns true for an ENI. If it does not ask, described is nil. The tags name the pool of an ENI, and may forbid
+// changes. If EC2 does not answer, tagsUnknown says why. With several pools, a missing answer about tags is an error.
+// The boot ENI needs no tags.
 func (p *Node) describeNew(
 	ctx context.Context, instance string, enis []aws.ENI,
 ) (described map[string]aws.ENI, tagsUnknown string, _ error) {
@@ -250,9 +250,9 @@ func (p *Node) LearnShown(ctx context.Context, s *registry.State, attached []aws
 	})
 }
 
-// anyUsed reports whether a namespace has an address of the ENIs, or the node has a host route to one. It ignores the
-// node's own IPv6 addresses: if the node gets an address by DHCPv6, the kernel itself makes a host route to this
-// address.
+// anyUsed reports whether a namespace has an address of the ENIs, or the node has a host route to such an address. It
+// ignores the node's own IPv6 addresses: if the node gets an address by DHCPv6, the kernel itself makes a host route to
+// this address.
 func anyUsed(enis []aws.ENI, used lease.Used) bool {
 	return used.Partial || slices.ContainsFunc(enis, func(e aws.ENI) bool {
 		return used.Any(e.MAC, func(a netip.Addr) bool { return book.Carries(e, a) && !used.Node[a] })

@@ -27,7 +27,7 @@ func Limit(i *registry.Instance, l aws.Limits) {
 }
 
 // DescribeInstance returns the state of the registry with the instance and the limits of its type. If the state lacks
-// one of them, DescribeInstance asks metadata or EC2 for it.
+// the instance or the limits, DescribeInstance asks metadata or EC2.
 func (p *Node) DescribeInstance(ctx context.Context) (*registry.State, error) {
 	s, err := p.Registry.View()
 	if err == nil && lease.Unknown(s) {

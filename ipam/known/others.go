@@ -85,8 +85,8 @@ func (p *Node) AskSubnets(ctx context.Context, s *registry.State) (*registry.Sta
 	return s, err
 }
 
-// Misfits returns a part of an error text: the ENIs of the pool that take a slot but serve no pods, with the reasons.
-// Such an ENI does not fit the configuration, or an operator has retired it (cni-tool drain-interface).
+// Misfits returns a part of an error text. The text names the pool's ENIs that take a slot but serve no pods, and says
+// why. Such an ENI does not fit the configuration, or an operator has retired it (cni-tool drain-interface).
 func (p *Node) Misfits(s *registry.State) string {
 	var all []string
 	for id, e := range s.ENIs {

@@ -40,8 +40,8 @@ func shareVPCCIDRs(enis []aws.ENI) {
 	}
 }
 
-// hasNoAddrs reports whether e has neither addresses nor prefixes. This is so for ENIs that are only for EFA, and for a
-// while in metadata for any new ENI.
+// hasNoAddrs reports whether e has neither addresses nor prefixes. An ENI that is only for EFA has neither. In
+// metadata, any new ENI has neither for a while.
 func hasNoAddrs(e aws.ENI) bool {
 	return len(e.Addrs)+len(e.Prefixes)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0
 }

@@ -17,12 +17,12 @@ import (
 // After a collection has unassigned an address, metadata still shows it for a while, in rare cases for hours. The
 // registry records what this node has unassigned in the last minutes, but after a boot, the registry is new.
 //
-// So if metadata shows an address that is new to the registry, EC2 must also show the address, or a pod must have it.
-// This costs a call to EC2, but only for an address that this node did not get from EC2 itself.
+// So the node accepts an address that is new to the registry only if EC2 also shows the address, or a pod has it. The
+// node need not ask EC2 about the addresses that EC2 has assigned at this node's request.
 //
 // If EC2 does not answer, the node continues with what the registry has, and the next process asks EC2. Until EC2
-// answers, a new ENI serves no pods. The same is true of the boot ENI, if metadata shows more on it than the node's own
-// addresses.
+// answers, a new ENI serves no pods. The boot ENI also serves no pods until then, if metadata shows more on it than the
+// node's own addresses.
 //
 // The node trusts metadata alone if no process of the node unassigns anything (see TrustsMetadata), or if the role has
 // no permission to ask EC2.
@@ -35,8 +35,8 @@ func (p *Node) TrustsMetadata() bool {
 	return p.Policy.Provision == lease.ProvisionNone && !p.Policy.Changes && !p.Registry.Marked(ReleasedMark)
 }
 
-// doubtsMetadata reports whether the node must not trust what only metadata shows. tagsUnknown says why EC2 has not
-// returned tags: see TagsUnknown of [registry.ENI].
+// doubtsMetadata reports whether another source must confirm what metadata shows. The argument tagsUnknown says why EC2
+// has not returned tags: see TagsUnknown of [registry.ENI].
 func (p *Node) doubtsMetadata(tagsUnknown string) bool {
 	return tagsUnknown != registry.NotAllowed && !p.TrustsMetadata()
 }
@@ -60,8 +60,8 @@ func hasNews(s *registry.State, e aws.ENI) bool {
 }
 
 // confirmed reports whether the node can trust that an ENI has an address. It trusts the kernel first. If the kernel
-// does not show the address, EC2's description of the ENI decides. If there is no description, confirmed trusts
-// metadata if the registry has the address, or if doubtsMetadata is false.
+// does not show the address, EC2's description of the ENI decides. Without a description, confirmed trusts metadata if
+// the registry has the address, or if doubtsMetadata is false.
 func (l discovery) confirmed(e aws.ENI, a netip.Addr) bool {
 	known := l.ENIs[e.ID]
 	d, asked := l.described[e.ID]
@@ -92,7 +92,7 @@ func recentlyGone(s *registry.State, a netip.Addr, now time.Time, lag time.Durat
 
 // tagsUnknownOf returns the value of TagsUnknown for an ENI. The argument reason says why EC2 has not returned the tags
 // of the ENI. The boot ENI needs no tags, but EC2 must confirm its addresses before it serves pods. If the role has no
-// permission to ask EC2, the boot ENI would wait for ever, so tagsUnknownOf returns "".
+// permission to ask EC2, tagsUnknownOf returns "" for the boot ENI, which would otherwise wait for ever.
 func tagsUnknownOf(e registry.ENI, reason string) string {
 	if e.IsBoot() && reason == registry.NotAllowed {
 		return ""

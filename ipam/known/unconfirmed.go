@@ -22,7 +22,7 @@ import (
 // has settled. Until then, addresses that no pod uses are unconfirmed, and no ADD takes one. Addresses of a /80 are
 // excepted, because a /80 leaves only with its ENI. An ENI without its link on the node serves no pod.
 //
-// If no pod of the node has an address, as after a boot, no address is unconfirmed: otherwise the first pods would have
+// If no pod of the node has an address, as after a boot, no address is unconfirmed. Otherwise the first pods would have
 // to wait. A collection then makes the comparisons. But if ReleasedMark exists, the node has released something since
 // its boot, and the addresses are unconfirmed. The mark is a file in /run, which is empty after a boot.
 //
@@ -46,7 +46,7 @@ func Due(s *registry.State) bool {
 		return true
 	}
 	for _, i := range s.Intents {
-		// An intent can wait while EC2 throttles the call that sets DeleteOnTermination. A release is for package less.
+		// An intent can wait while EC2 throttles the call for DeleteOnTermination. Package less finishes releases.
 		later := i.Action == book.ModifyAction && now.Before(s.NotBefore[book.ModifyAction]) || lease.ReleasesChosen(i)
 		if !later {
 			return true
