@@ -80,8 +80,8 @@ func (p *Pool) Each(
 	return fresh, nil
 }
 
-// checkComplete returns an error if an interface has no lease, although this ADD has leased addresses for each. The
-// registry was then lost while the ADD ran. Without the error, this pod would use addresses that other pods can get.
+// checkComplete returns an error if an interface has lost its lease. The registry was then lost while the ADD ran.
+// Without the error, this pod would use addresses that other pods can get.
 func (p *Pool) checkComplete(o Owner, policies []Policy) error {
 	if len(policies) == 1 {
 		return nil
@@ -133,9 +133,9 @@ func (p *Pool) freeAllAddrs(ctx context.Context, o Owner, policies []Policy, fre
 	return failed
 }
 
-// withPool calls f with the pool of this node, and with the policies of the interfaces that the request is about. The
-// argument limit is the time after which the context of f ends. If limit is 0, the context ends after the addTimeout of
-// the configuration.
+// withPool calls f with the pool of this node, and with the policies of the request's interfaces. The argument limit is
+// the time after which the context of f ends. If limit is 0, the context ends after the addTimeout of the
+// configuration.
 func withPool(
 	ctx context.Context, r *plugin.Request[Config], limit time.Duration, f func(context.Context, *Pool, []Policy) error,
 ) error {

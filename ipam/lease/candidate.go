@@ -50,9 +50,9 @@ func (policy Policy) usesENI(id string, e registry.ENI) bool {
 		policy.Misfit(e) == ""
 }
 
-// Apart returns the name of a pod that uses the ENI, if the choosing pod cannot share the ENI with it. One of the two
-// pods then has or wants the whole ENI. If there is no such pod, Apart returns "". A pod that asks for no ENI gets no
-// address of a whole ENI, because a whole ENI is in a pool of its own: see derivedName.
+// Apart returns the name of a pod that uses the ENI, if this pod and the choosing pod cannot share the ENI. One of the
+// two pods then has or wants the whole ENI. A pod that asks for no ENI gets no address of a whole ENI, because a whole
+// ENI is in a pool of its own: see derivedName.
 func (c Choice) Apart(s *registry.State, id string) (user string) {
 	if c.ENI == "" && !c.Exclusive {
 		return ""
@@ -234,7 +234,7 @@ func pickWithin(s *registry.State, b netip.Prefix, cutoff time.Time) (best netip
 	return best
 }
 
-// isUsable reports whether a pod can get an address of a prefix: it has no lease, and did not become free after cutoff.
+// isUsable reports whether an address of a prefix has no lease, and did not become free after cutoff.
 func isUsable(s *registry.State, a netip.Addr, cutoff time.Time) bool {
 	since, free := s.Free.At(a)
 	return !s.Leases.Has(a) && (!free || since.Before(cutoff))

@@ -47,8 +47,8 @@ func onENI(s *registry.State, r *plugin.Request[Config], a netip.Addr) error {
 }
 
 // checkFound does the work of check if no lease has the attachment's key. In a rebuilt registry, leases have no keys,
-// because the kernel shows which addresses pods have, but not to which attachments these belong. So checkFound checks
-// whether the kernel shows the addresses of prevResult at the attachment's interfaces.
+// because the kernel shows which addresses pods have, but not to which attachments the addresses belong. So checkFound
+// checks whether the kernel shows the addresses of prevResult at the attachment's interfaces.
 //
 // checkFound does not write the attachment's key into the lease. A runtime may call CHECK and DEL for an old container
 // whose address a running pod now has. If the lease had the key of the old container, the DEL of the old container
@@ -80,7 +80,7 @@ func checkFound(ctx context.Context, s *registry.State, r *plugin.Request[Config
 	})
 }
 
-// hasAllAddrs reports whether addrs is not empty, and linkAddrs, the addresses of a link, has all of them.
+// hasAllAddrs reports whether a link with linkAddrs has all of addrs. If addrs is empty, hasAllAddrs returns false.
 func hasAllAddrs(addrs []netip.Addr, linkAddrs []nl.Addr) bool {
 	for _, a := range addrs {
 		if !slices.ContainsFunc(linkAddrs, func(h nl.Addr) bool { return h.Prefix.Addr() == a && !h.Duplicate }) {

@@ -15,11 +15,11 @@ import (
 )
 
 // This file is about addresses that a pod has chosen. While a chosen address cools, only the pod that had it last can
-// get it. This is safe: another host that remembers the address remembers the same pod.
+// get it. This is safe, because a host that remembers the earlier pod of the address remembers the same pod.
 
-// hasCooled reports whether the pod can have the address that it has chosen. The last owner of the address need not
-// wait, unless the registry's free addresses are unconfirmed. Any other pod can have the address if it became free
-// before cutoff, or if no pod of this node has had it.
+// hasCooled reports whether the pod can have the address that it has chosen. The last owner of the address waits only
+// while the registry's free addresses are unconfirmed. Any other pod can have the address if it became free before
+// cutoff, or if no pod of this node has had it.
 func (c Choice) hasCooled(s *registry.State, a netip.Addr, cutoff time.Time) bool {
 	if s.Leases.Has(a) {
 		return false
@@ -57,8 +57,8 @@ func (policy Policy) refusal(s *registry.State, o Owner, now time.Time) error {
 }
 
 // checkHeld returns an error if the pod's request does not fit the addresses that the attachment has from an earlier
-// ADD. These are the addresses addrs, on the ENI eni. If the ENI's pool or the requested pool is derived, both must be
-// the same. Configured pools may differ, because an operator may rename them.
+// ADD. These are the addresses addrs, on the ENI eni. If the ENI's pool or the requested pool is derived, the two pools
+// must be the same. Configured pools may differ, because an operator may rename them.
 func (policy Policy) checkHeld(s *registry.State, o Owner, eni string, addrs []netip.Addr) error {
 	c, e := policy.Choice, s.ENIs[eni]
 	l, _ := s.Leases.At(addrs[0])

@@ -35,9 +35,9 @@ type Config struct {
 	// largest number of pods of the node: the node keeps no address ready for more pods; 0: no limit
 	MaxPods    int                `json:"maxPods"`
 	AddTimeout *int               `json:"addTimeout"` // seconds that an ADD may take; default: 60
-	LeaseLog   *registry.LeaseLog `json:"leaseLog"`   // a file with the start and the end of each lease; default: none
+	LeaseLog   *registry.LeaseLog `json:"leaseLog"`   // a file with start and end of each lease; default: no file
 
-	Permissions []Permission `json:"requests"` // which pods may ask for which interfaces; none: no pod may ask
+	Permissions []Permission `json:"requests"` // which pods may ask for which interfaces; empty: no pod may ask
 
 	pools []Policy // the default pool first
 }

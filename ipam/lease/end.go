@@ -18,10 +18,10 @@ import (
 // End ends the leases of an attachment, whose addresses then begin to cool. It calls neither EC2 nor metadata. If the
 // attachment has no lease, End returns no error.
 //
-// The caller says that the attachment has had the addresses in hints. If such an address has a lease without a key,
-// like the addresses of the original plugin's pods, End ends this lease, too. But a runtime may repeat an old DEL, and
-// a running pod may have the address by now. So if the kernel shows the address in use, or cannot be asked, the lease
-// stays until a collection ends it.
+// The caller says that the attachment has had the addresses in hints. If such an address has a lease without a key, End
+// ends this lease, too. The addresses of the original plugin's pods have such leases. But a runtime may repeat an old
+// DEL, and a running pod may have the address by now. So if the kernel shows the address in use, or cannot be asked,
+// the lease stays until a collection ends it.
 func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) error {
 	found := map[netip.Addr]string{} // addresses in hints that have leases without keys; value: the place for stillUsed
 	var unused, returns bool         // unused: there is an ENI to detach; returns: there is an address to release
@@ -72,8 +72,8 @@ func findAgain(s *registry.State, a netip.Addr) {
 }
 
 // stillUsed reports whether an address is still in use: the namespace at place has it, or the node has a host route to
-// it. The place is where the kernel showed the address: a path, [routePlace], [TheNode], or "" if it is not known. For
-// [TheNode] and "", and if it cannot read the namespace or the routes, stillUsed returns true.
+// it. The place is where the kernel showed the address: a path, [routePlace], [TheNode], or "" if the place is not
+// known. stillUsed returns true for [TheNode] and "", and if it cannot read the namespace or the routes.
 func (p *Pool) stillUsed(place string, a netip.Addr) bool {
 	switch {
 	case filepath.IsAbs(place):

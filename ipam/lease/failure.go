@@ -14,12 +14,12 @@ import (
 )
 
 // One process asks EC2 on behalf of all waiting ADDs. If EC2 refuses, the process records a Failure for them in the
-// registry. The Failure stays until an ADD of the same pool gets an address. If a subnet is full, it stays at least
-// until the time in its field Until.
+// registry. The Failure stays until an ADD of the same pool gets an address. If a subnet is full, the Failure stays at
+// least until the time in its field Until.
 
 // recentFailure returns an error if another process has just asked EC2 on behalf of the owner, and has failed. So a
 // hundred waiting ADDs do not ask EC2 one after the other. The other process asked on behalf of the owner if the owner
-// was already a waiter at that time. The Failure of a full subnet is an error for later waiters, too.
+// was a waiter when that process began to ask. The Failure of a full subnet is an error for later waiters, too.
 func (p *Pool) recentFailure(o Owner, takeErr error) error {
 	const justNow = 2 * time.Second
 	s, err := p.Registry.View()

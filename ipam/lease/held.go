@@ -16,16 +16,15 @@ import (
 )
 
 // This file is about a chosen address that follows its pod to another node. After the pod's DEL, a unit of systemd
-// releases the address to EC2: see less.ReleaseChosen. The ADD on the other node waits for this release, because only
-// the old node can prove that no pod has the address. EC2 also proves it, if it says that the old node's instance has
-// ended.
+// releases the address to EC2: see less.ReleaseChosen. The ADD on the other node waits for this release, because the
+// old node can prove that no pod has the address. EC2's answer that the old node's instance has ended is also a proof.
 
 // Release is the name of the mark that a DEL leaves if a process must release a chosen address to EC2.
 const Release = "release"
 
-// ToRelease reports whether a process must release an address to EC2 at once: it is free, and a pod had chosen it. The
-// pod may start again on another node. EC2 unassigns neither a primary address nor an address of a prefix, so ToRelease
-// returns false for these.
+// ToRelease reports whether a process must release an address to EC2 at once, because the address is free, and a pod
+// had chosen it. The pod may start again on another node. EC2 unassigns neither a primary address nor an address of a
+// prefix, so ToRelease returns false for these.
 func ToRelease(s *registry.State, a netip.Addr) bool {
 	if _, owned := s.Owners[a]; !owned || !s.Free.Has(a) {
 		return false

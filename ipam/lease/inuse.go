@@ -37,9 +37,9 @@ func NotesUse[C any](c plugin.Commands[C]) plugin.Commands[C] {
 }
 
 // noteInUse writes leases without a key for the attachment's addresses that are in use in another namespace. The kernel
-// does not say which address it has refused, so noteInUse looks for them in the namespaces. If it finds none, each
-// address gets such a lease. If another ipam plugin has chosen the addresses, the registry has no leases of the
-// attachment, and noteInUse does nothing.
+// does not say which address it has refused, so noteInUse looks for the addresses in the namespaces. If it finds none
+// of them, each address gets such a lease. If another ipam plugin has chosen the addresses, the registry has no leases
+// of the attachment, and noteInUse does nothing.
 func noteInUse(ctx context.Context, k registry.Key) error {
 	r, err := openRegistry()
 	if err != nil {
@@ -85,8 +85,8 @@ func addrsInNamespaces(s *registry.State, addrs []netip.Addr) []netip.Addr {
 	return some
 }
 
-// LinkName returns the registry's name of the link of the ENI with this MAC address, or "". In a pod that has the whole
-// ENI, the link may have another name.
+// LinkName returns the name of an ENI's link from the registry, or "". The argument mac is the ENI's MAC address. In a
+// pod that has the whole ENI, the link may have another name.
 func LinkName(mac string) string {
 	r, err := openRegistry()
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// KeptIn are the directories in which runtimes and Multus keep the configuration and the result of each ADD, until the
-// end of the DEL (libcni, getCacheFilePath). Only root can write into these directories.
+// KeptIn are the directories in which runtimes and Multus keep the configuration and the result of each ADD until the
+// DEL ends (libcni, getCacheFilePath). Only root can write into these directories.
 var KeptIn = []string{"/var/lib/cni/results", "/var/lib/cni/multus/results"}
 
 // A Kept is a file of KeptIn (libcni, cachedInfo).

@@ -90,9 +90,9 @@ func gc(ctx context.Context, r *plugin.Request[Config]) error {
 	return p.Retain(ctx, r.Network, r.Valid)
 }
 
-// status returns an error if no ADD can succeed on this node, for example because [GrowProgram] is not installed. It
-// returns no error if no address is free, or a process holds a lock. Otherwise the runtime would report the node as not
-// ready, and Kubernetes would evict the node's pods.
+// status returns an error if no ADD can succeed on this node, for example because [GrowProgram] is not installed. If
+// the node only lacks a free address, or a process holds a lock, status returns nil. Otherwise the runtime would report
+// the node as not ready, and Kubernetes would evict the node's pods.
 func status(_ context.Context, r *plugin.Request[Config]) error {
 	if err := r.CanDelegate(GrowProgram); err != nil {
 		return err

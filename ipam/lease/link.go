@@ -77,8 +77,8 @@ func (p *Pool) ignoreRouters(e registry.ENI, link string) error {
 		Optional: true}}}.Add()
 }
 
-// findLink finds the link of an ENI, by the name in the registry, or else by the MAC address. If the link is not on the
-// node, the error matches fs.ErrNotExist.
+// findLink finds the link of an ENI. It looks first for the name in the registry, and then for the MAC address. If the
+// link is not on the node, the error matches fs.ErrNotExist.
 func (p *Pool) findLink(ctx context.Context, s *registry.State, id string) (nl.Link, error) {
 	eni := s.ENIs[id]
 	if eni.Link != "" && eni.Missed.IsZero() {

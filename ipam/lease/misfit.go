@@ -23,7 +23,7 @@ import (
 // counts as an ENI of others, because it may belong to another pool.
 
 // An ENI with unknown tags may be an ENI of others. If EC2 did not answer, such an ENI serves no pods until EC2
-// answers. If the role has no permission to ask EC2, such an ENI serves pods, unless there are several pools.
+// answers. If the role has no permission to ask EC2, such an ENI serves pods if there is only one pool.
 
 // Misfit returns why an ENI serves no pods of the policy's pool, or "" if it serves them. Pods that already have an
 // address of the ENI keep it.

@@ -25,8 +25,8 @@ type Shelf struct{ Dir, Below string }
 // runtimes keep namespaces that have names. The directory /proc also shows namespaces without names.
 var Shelves = []Shelf{{"/run/netns", ""}, {"/run/docker/netns", ""}, {"/proc", "ns/net"}}
 
-// paths lists the paths of the namespaces on a Shelf. A missing directory has none. The function filepath.Glob would
-// ignore all errors of the directory.
+// paths lists the paths of the namespaces on a Shelf. If the directory is missing, the list is empty. The function
+// filepath.Glob would ignore all errors of the directory.
 func (s Shelf) paths() (paths []string, err error) {
 	entries, err := os.ReadDir(s.Dir)
 	if gone(err) {

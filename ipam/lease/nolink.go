@@ -22,7 +22,7 @@ import (
 // in the registry, so that only one ADD waits for the link. A growth, a collection, and an ADD without a free address
 // look for the link again. If the link is there, they remove the record.
 
-// ErrNoLink means that the link of an ENI is not on the node, and that no process should wait for it.
+// ErrNoLink means that the link of an ENI is not on the node, and that no process should wait for the link.
 var ErrNoLink = errors.New("its link is not on the node")
 
 // HintNoLink tells an operator what to do about [ErrNoLink].

@@ -13,9 +13,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A podNames finds the name of the pod that has an address, for people. Its sources are the aliases of the veth pairs
-// on the node, and the files that runtimes keep for each ADD. It reads them at the first call of podWith. No decision
-// of a process depends on a name.
+// A podNames finds the name of the pod that has an address, to show the name to people. Its sources are the aliases of
+// the veth pairs on the node, and the files that runtimes keep for each ADD. It reads them at the first call of
+// podWith. No decision of a process depends on a name.
 type podNames struct {
 	node  *nl.NS
 	paths nl.Namespaces

@@ -117,8 +117,8 @@ func (p *Pool) Take(ctx context.Context, o Owner) (Allocation, error) {
 			return a, err
 		}
 		// Pods of the original plugin have no leases, but the node has a host route to each. The route may also come
-		// from an earlier ADD of this attachment, or from one that still runs. Then the owner's namespace has the
-		// address.
+		// from another ADD of this attachment, which has ended or still runs. In this case, the owner's namespace has
+		// the address.
 		taken, err := p.addrsWithRoute(a.Addrs)
 		if n := len(taken); err == nil && n > 0 {
 			taken, err = missingAddrs(taken, o.NetNS)
@@ -196,7 +196,7 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 			p.addWaiter(s, o, waiter, now, giveUpTime(ctx))
 			return nil
 		}
-		// A full subnet is still full if this node has a free address. So its Failure stays until the time Until.
+		// A full subnet stays full, even if this node has a free address. So its Failure stays until the time Until.
 		if now.After(s.Failures[p.Concern(o)].Until) {
 			delete(s.Failures, p.Concern(o))
 		}
@@ -287,8 +287,8 @@ func (p *Pool) Note(s *registry.State) {
 	}
 }
 
-// heldAddrs returns the addresses that the interface already has, and their ENI. If one of them is on no ENI any more,
-// it ends all leases of the interface.
+// heldAddrs returns the addresses that the interface already has, and their ENI. If one of these addresses is on no ENI
+// any more, heldAddrs ends all leases of the interface.
 func heldAddrs(s *registry.State, o Owner) (eni string, addrs []netip.Addr) {
 	all := s.HeldBy(o.Key, o.NIC)
 	for _, h := range all {

@@ -24,8 +24,8 @@ const AnnotationPool = "cni-ipvlan-vpc-k8s/pool"
 func (c *Config) Policies() []Policy { return slices.Clone(c.pools) }
 
 // Choose returns the policy of the pool that serves a pod: the pool for which the pod asks, or the pool with the most
-// precise entry for the pod's namespace, or the default pool. If the namespace may not ask for the pool, Choose returns
-// an error.
+// precise entry for the pod's namespace, or the default pool. If the namespace has no permission to ask for the pool,
+// Choose returns an error.
 func (c *Config) Choose(pod plugin.Pod) (Policy, error) {
 	if name := c.RuntimeConfig.Annotations[AnnotationPool]; name != "" {
 		return c.requestedPool(pod, name)

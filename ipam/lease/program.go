@@ -25,9 +25,9 @@ const acquireArg = "acquire"
 // Program returns a [Source] for a process that cannot ask EC2 itself. It executes [GrowProgram], which ends when ctx
 // or this process ends.
 //
-// GrowProgram takes the lock "grow", so the Source must not hold it, and has a lock of its own. If this process is
-// killed, the kernel releases the Source's lock. The next ADD may then execute GrowProgram before the first one has
-// ended. This is safe, because of the lock "grow".
+// GrowProgram takes the lock "grow". So the Source must not hold this lock, and has a lock of its own. If this process
+// is killed, the kernel releases the Source's lock. The next ADD may then execute GrowProgram before the first
+// GrowProgram has ended. The lock "grow" makes this safe.
 func Program[C any](ctx context.Context, r *plugin.Request[C]) Source {
 	ask := func(own context.Context, p *Pool, o Owner, _ error) (Allocation, error) {
 		if _, err := r.Delegate(ctx, GrowProgram, acquireArg, timeLeft(own).String(), strconv.Itoa(o.NIC)); err != nil {

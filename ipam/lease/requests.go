@@ -74,7 +74,7 @@ func (c *Config) Interfaces(network, ifName string, pod plugin.Pod) ([]Policy, e
 	}
 	if c.Asked.Annotated(ifName) && !slices.ContainsFunc(c.Permissions,
 		func(p Permission) bool { return p.isFor(pod) }) {
-		return nil, noPermission(pod) // the annotation is not parsed: this may take long
+		return nil, noPermission(pod) // the annotation is not parsed, because the parsing may take long
 	}
 	asked, err := c.Asked.Requests(ifName)
 	if err != nil {
@@ -177,13 +177,13 @@ func (policy Policy) derivedPolicy(r nic.Request, tags []map[string]string) Poli
 // requestSep separates the parts of the name of a derived pool.
 const requestSep = "/"
 
-// Nameable reports whether a configured pool may have this name. Only the operator's tool refuses other names: an
-// earlier version of this suite accepted them, so an ADD still does.
+// Nameable reports whether a configured pool may have this name. An ADD still accepts other names, as an earlier
+// version of this suite did. Only the operator's tool refuses them.
 func Nameable(pool string) bool { return pool != "" && !strings.ContainsAny(pool, requestSep+addrSep) }
 
 // derivedName returns the name of a derived pool: the name of the pod's pool and the IDs in the request. If the pod
-// asks for a whole ENI without an ID, the name also has the word "exclusive". The ENI's tags have the name, so even
-// after a loss of the registry, only pods that ask for whole ENIs get such an ENI.
+// asks for a whole ENI without an ID, the name also has the word "exclusive". A tag of the ENI has this name. So only
+// pods that ask for whole ENIs get this ENI, even after a loss of the registry.
 func derivedName(pool string, r nic.Request) string {
 	if r.Exclusive && r.ENI == "" {
 		pool = cmp.Or(pool, DefaultPool) + requestSep + "exclusive"

@@ -73,10 +73,10 @@ func AddPrimary(r *types100.Result, e registry.ENI) {
 	}
 }
 
-// Recall computes again the result of the ADD that has made the lease l, from the registry and the configuration. The
-// argument addrs has the addresses of the lease's owner. Recall does not know the requests in the pod's annotations.
-// The function isRouted reports whether the pod is routed, because a pod keeps its data path even if the configuration
-// changes. The argument configured of isRouted is what the configuration now wants.
+// Recall computes, from the registry and the configuration, the result of the ADD that has made the lease l. The
+// argument addrs has the addresses of the lease's owner. Recall does not know the requests in the pod's annotations. A
+// pod keeps its data path even if the configuration changes, so the function isRouted reports whether the pod is
+// routed. The argument configured of isRouted is what the configuration now wants.
 func Recall(
 	s *registry.State, l registry.Lease, addrs []netip.Addr, c *Config, isRouted func(configured bool) bool,
 ) (*types100.Result, error) {

@@ -15,10 +15,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A pod that has a whole ENI can change all settings of the ENI's link, and the changes stay when the link is back on
-// the node (see [nl.Settings]). So an ADD records the settings before the pod gets the link, and the pod's DEL restores
-// them. If the link comes back only after the DEL, the next ADD that gets the ENI restores them. Before that, the
-// command doctor finds such a link.
+// A pod that has a whole ENI can change all settings of the ENI's link. The changes stay when the link is back on the
+// node (see [nl.Settings]). So an ADD records the settings before the pod gets the link, and the pod's DEL restores
+// them. If the link comes back only after the DEL, the next ADD that gets the ENI restores them. Until then, the
+// command doctor finds the changed link.
 
 // ErrKept means that an ENI's link still has settings of an earlier pod, or that links of an earlier pod still use it.
 var ErrKept = errors.New("its link still has settings or links of an earlier pod")
@@ -27,9 +27,9 @@ var ErrKept = errors.New("its link still has settings or links of an earlier pod
 const hintKept = "detach the ENI, which resets its link, or reboot the node. If other links use the ENI's link, end " +
 	"the namespaces of these links: see 'ip -d link' there"
 
-// restoreSettings restores the settings that the link of a chosen ENI had before an earlier pod. Such a pod may have
-// made namespaces with links whose parent is the ENI's link. If the new pod gets the whole ENI, and such a link still
-// exists, restoreSettings returns an error.
+// restoreSettings restores the settings that the link of a chosen ENI had before an earlier pod got the ENI. The
+// earlier pod may have made namespaces with links whose parent is the ENI's link. If the new pod gets the whole ENI,
+// and such a link still exists, restoreSettings returns an error.
 func (p *Pool) restoreSettings(ctx context.Context, e registry.ENI, id string, link nl.Link) error {
 	if !p.Policy.Choice.Chooses() {
 		return nil
@@ -120,8 +120,8 @@ func (p *Pool) putBackSettings(ctx context.Context, whole map[string]registry.EN
 	}
 }
 
-// forgetSettings removes the settings from an ENI's entry, because the link has these settings again. If the entry now
-// has other settings than recorded, or a pod has a lease on the ENI, the entry stays as it is.
+// forgetSettings removes the settings from an ENI's entry, because the link has these settings again. If the settings
+// in the entry now differ from the argument recorded, or a pod has a lease on the ENI, the entry stays as it is.
 func (p *Pool) forgetSettings(ctx context.Context, id string, recorded nl.Settings) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		if e, ok := s.ENIs[id]; ok && maps.Equal(e.Settings, recorded) && !HasLeases(s, id) {

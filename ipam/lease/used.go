@@ -28,8 +28,8 @@ import (
 // is also higher than the number of single IPv6 addresses of an ENI.
 const mostOfPrefix = 64
 
-// routePlace is the place of an address to which the node has a host route. A pod has it, perhaps in a namespace that
-// this process cannot see.
+// routePlace is the place of an address to which the node has a host route. A pod has this address, perhaps in a
+// namespace that this process cannot see.
 const routePlace = "a route of the node"
 
 // TheNode is the place of an address that the node itself has. The node may use an address of an ENI for purposes other
@@ -78,8 +78,8 @@ func (u Used) AtENI(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	return u.By[At{e.MAC, a}] != ""
 }
 
-// Any reports whether match returns true for a used address. Such an address is at the ENI with this MAC address, or
-// the node itself has it, or the node has a route to it.
+// Any reports whether match returns true for a used address. It looks at the addresses of the ENI with this MAC
+// address, of the node itself, and of the node's host routes.
 func (u Used) Any(mac string, match func(netip.Addr) bool) bool {
 	for at := range u.By {
 		if (at.MAC == mac || at.MAC == "") && match(at.Addr) {
@@ -104,8 +104,8 @@ func (u Used) Holds(s *registry.State, a netip.Addr, l registry.Lease) bool {
 }
 
 // UsedAddrs reads the addresses in all network namespaces except the caller's own, which is the node's. It takes long
-// on a node with many pods. If the link of an ENI with one of the MAC addresses macs is not on the node, UsedAddrs also
-// searches the namespaces for it.
+// on a node with many pods. The argument macs has MAC addresses of ENIs. If the link of such an ENI is not on the node,
+// UsedAddrs also searches the namespaces for this link.
 func UsedAddrs(node *nl.NS, macs ...string) Used { return usedIn(Shelves, node, macs) }
 
 func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {
@@ -161,8 +161,8 @@ func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {
 	return used
 }
 
-// kindsOf returns the kinds of link that an ENI's link can be. A real one is a network card ([nl.RealLink]), which only
-// root can put into a namespace. In a simulation, the ENI links on the node have other kinds.
+// kindsOf returns the kinds of link that an ENI's link can be. The link of a real ENI is a network card
+// ([nl.RealLink]), which only root can put into a namespace. In a simulation, the links of ENIs have other kinds.
 func kindsOf(links map[string]nl.Link, macs []string) []string {
 	kinds := []string{nl.RealLink}
 	for _, mac := range macs {
@@ -219,9 +219,10 @@ func (p *Pool) Used(macs ...string) Used {
 	return used
 }
 
-// addRouted adds the addresses of routed pods. A pod can add any address at its own end of its pair, so that end proves
+// addRouted adds the addresses of routed pods. A pod can add any address at its end of the pair, so this end proves
 // nothing. But while the node's end is up, it has a permanent neighbour for each address of the pod. If a node's end
-// has none, addRouted returns its name. Then the pod's ADD has just begun, or another program has set the link down.
+// has no neighbour, addRouted returns the name of this end. Then the pod's ADD has just begun, or another program has
+// set the end down.
 func (u Used) addRouted(node *nl.NS) (emptyEnd string, err error) {
 	pairs := map[int]string{}
 	for _, l := range u.links {

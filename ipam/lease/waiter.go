@@ -24,8 +24,8 @@ func (p *Pool) addWaiter(s *registry.State, o Owner, previous registry.Waiter, n
 }
 
 // forgetGivenUp removes from GaveUp the ADD that the owner's ADD repeats. A repeated ADD may have another container ID,
-// and the node then does not know which ADD it repeats. In this case, forgetGivenUp removes the ADD of the same pool
-// that gave up first.
+// and the node then does not know which ADD it repeats. In this case, forgetGivenUp removes the ADD that was the first
+// to give up in the same pool.
 func (p *Pool) forgetGivenUp(s *registry.State, o Owner) {
 	if len(s.GaveUp) == 0 {
 		return // as in nearly every ADD
@@ -62,7 +62,7 @@ func removeWaiter(s *registry.State, waiter string, at time.Time) {
 	}
 }
 
-// Returns is the longest time from the end of an ADD that has given up to its repetition. The kubelet waits 10 to 15
+// Returns is the longest time after which a runtime repeats an ADD that has given up. The kubelet waits 10 to 15
 // seconds (kubernetes, pkg/kubelet/kubelet.go, backOffPeriod), and then the runtime makes a sandbox.
 const Returns = 30 * time.Second
 

@@ -50,7 +50,7 @@ func (p *Pool) Short(s *registry.State, now time.Time) bool {
 	return len(addrs) == 0
 }
 
-// Ready counts the addresses of the pool that a pod could get now, in the family that can become scarce.
+// Ready counts the pool's addresses that a pod could get now, in the family whose addresses can become scarce.
 func (p *Pool) Ready(s *registry.State, now time.Time) int {
 	family := p.Policy.scarceFamily()
 	return ready(s, p.Policy.Pool, func(e registry.ENI) int {
