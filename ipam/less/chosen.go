@@ -18,13 +18,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The functions of this file release chosen addresses to EC2 as soon as no pod has them, because the pod may start
-// again on another node. The pod's DEL leaves the mark that starts such a release.
+// The functions of this file release chosen addresses to EC2 as soon as no pod has them. The pod that has chosen an
+// address may start again on another node. The pod's DEL leaves the mark that starts such a release.
 
 // ReleaseChosen releases to EC2 the chosen addresses that no pod has, and returns them. While a growth is under way, or
-// EC2 throttles or does not answer, it tries again until ctx is done. It first looks at the kernel, to prove that no
-// process of the node uses the addresses. An address that a DEL frees after this look waits for the next ReleaseChosen,
-// which the DEL's mark starts.
+// EC2 throttles or does not answer, ReleaseChosen tries again until ctx is done. It first looks at the kernel, to prove
+// that no process of the node uses the addresses. An address that a DEL frees after this look waits for the next
+// ReleaseChosen, which the DEL's mark starts.
 func (p *Node) ReleaseChosen(ctx context.Context) ([]netip.Addr, error) {
 	s, err := p.Registry.View()
 	if err != nil || !lease.AnyToRelease(s) || p.Policy.Provision == lease.ProvisionNone {
@@ -69,9 +69,9 @@ func (p *Node) releaseChosen(ctx context.Context, c *Collecting) error {
 	return failed
 }
 
-// forgetReleases deletes the old intents of unfinished releases, if no network of the node may change anything in EC2:
-// no collection repeats such a release. If EC2 has not carried it out, metadata shows the address again, and pods can
-// have it.
+// forgetReleases deletes the old intents of unfinished releases, if no network of the node may change anything in EC2.
+// On such a node, no collection repeats a release. If EC2 has not carried out the release, metadata shows the address
+// again, and pods can have the address.
 func (p *Node) forgetReleases(ctx context.Context, s *registry.State) error {
 	if p.Policy.Changes || !slices.ContainsFunc(slices.Collect(maps.Values(s.Intents)), lease.ReleasesChosen) {
 		return nil
@@ -99,17 +99,18 @@ func (c *Collecting) chosenAddrs(family func(netip.Addr) bool) picker {
 	}
 }
 
-// isUnused reports whether an address of the ENI is unused. The kernel must have shown this when the collection looked.
-// If a lease of the address has ended since then, the address counts as used, because the lease's pod may have started
-// after the look. An address for which an ADD waits counts as used. While the ENI's link is not on the node, each
-// address counts as used, because another instance may have the ENI.
+// isUnused reports whether an address of the ENI was unused when the collection looked at the kernel. If a lease of the
+// address has ended since this look, the address counts as used, because the lease's pod may have started after the
+// look. An address for which an ADD waits counts as used. While the ENI's link is not on the node, each address counts
+// as used, because another instance may have the ENI.
 func (c *Collecting) isUnused(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
 	return !e.NoLink(now) && !c.Used.Partial && c.Used.Of(e.MAC, a) == "" && !c.Used.InPod(e.MAC) &&
 		!s.FreedAfter(a, c.Used.Looked) && !lease.AwaitedAddr(s, a, now)
 }
 
-// repeatReleases repeats the releases of processes that were killed or got no answer. The registry has not had such an
-// address since then, so no pod has got it. If EC2 has carried out the first call, it refuses the repeated one.
+// repeatReleases repeats the releases of processes that were killed or got no answer. Since then, the registry has
+// lacked the addresses of these releases, so no pod has got them. If EC2 has carried out the first call, it refuses the
+// second.
 func (p *Node) repeatReleases(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -125,7 +126,7 @@ func (p *Node) repeatReleases(ctx context.Context, c *Collecting) error {
 			return err
 		}
 	}
-	unlock, err := p.lockGrowth(ctx) // meanwhile, no other process releases the addresses, or asks EC2 for them
+	unlock, err := p.lockGrowth(ctx) // under this lock, no other process releases the addresses, or asks EC2 for them
 	if err != nil {
 		return err
 	}

@@ -33,8 +33,8 @@ func (p *Node) ReleaseUnneeded(ctx context.Context, c *Collecting) error {
 		p.deleteEmptyENIs(ctx, c), p.unassignIdle(ctx, c))
 }
 
-// EndLost ends the leases of pods that are gone. In the other leases, it records whether the kernel shows the pod. If a
-// namespace has an address of an ENI without a lease, EndLost adds a lease.
+// EndLost ends the leases of pods that are gone. In the other leases, it records whether the kernel shows the pod. If
+// an address of an ENI is in a namespace, but has no lease, EndLost adds a lease.
 func (p *Node) EndLost(ctx context.Context, c *Collecting) error {
 	now := time.Now()
 	return p.Registry.Change(ctx, func(s *registry.State) {
@@ -59,9 +59,9 @@ func (p *Node) EndLost(ctx context.Context, c *Collecting) error {
 	})
 }
 
-// updatedLease updates Bound and MissingSince of the lease l, and returns the lease. These fields record whether the
-// kernel shows the pod. A lease without a key only says that the address was in use. So if nothing uses the address
-// now, the pod counts as gone, even if the lease's path still leads to a namespace.
+// updatedLease updates Bound and MissingSince of the lease l, and returns the lease. Bound and MissingSince record
+// whether the kernel shows the pod. A lease without a key only says that the address was in use. So if nothing uses the
+// address now, the pod counts as gone, even if the lease's path still leads to a namespace.
 func updatedLease(s *registry.State, a netip.Addr, l registry.Lease, used lease.Used, now time.Time) registry.Lease {
 	switch {
 	case used.Shows(s, a, l):
@@ -99,8 +99,8 @@ func (p *Node) detachUnused(ctx context.Context, c *Collecting) (err error) {
 // keep enough free addresses. If a network of the node must not create ENIs, deleteEmptyENIs only ends the draining of
 // attached ENIs.
 //
-// It begins with the ENIs that earlier processes have begun to delete. If the role has no permission to delete such an
-// ENI, deleteEmptyENIs detaches no further ENIs, because it could not delete them.
+// deleteEmptyENIs begins with the ENIs that earlier processes have begun to delete. If the role has no permission to
+// delete such an ENI, deleteEmptyENIs detaches no further ENIs, because it could not delete them.
 func (p *Node) deleteEmptyENIs(ctx context.Context, c *Collecting) error {
 	if !p.MakesENIs() {
 		return p.endDraining(ctx)
@@ -158,17 +158,17 @@ func (p *Node) deleteIfEmpty(ctx context.Context, c *Collecting, id string) (del
 	}
 	err = p.deleteENI(ctx, id, c.Used, m.seen)
 	if errors.Is(err, errAttached) && m.staysAttached(err) && !errors.Is(err, aws.ErrDenied) {
-		// The ENI stays attached, for example because EC2 throttles. Without the mark, pods can have the ENI's
-		// addresses at once. Otherwise they would need a growth, and wait for minutes. If the role has no permission to
-		// detach, deleteENI has already removed the mark, and the collection releases the addresses.
+		// The ENI stays attached, for example because EC2 throttles. So remove the mark: pods can then have the ENI's
+		// addresses at once. With the mark, pods would need a growth, and wait for minutes. If the role has no
+		// permission to detach, deleteENI has already removed the mark, and the collection releases the addresses.
 		c.kept = append(c.kept, id)
 		err = errors.Join(err, p.undrain(context.WithoutCancel(ctx), id))
 	}
 	return err == nil, err
 }
 
-// mustDelete reports whether the collection has to delete an ENI. This is so if a process has begun to delete the ENI.
-// Otherwise this is so only if the ENI is empty, the node may delete it, and the pool does not need its free addresses.
+// mustDelete reports whether the collection has to delete an ENI. It returns true if a process has begun to delete the
+// ENI. It also returns true for an empty ENI that the node may delete, and whose addresses the pool does not need.
 func (c *Collecting) mustDelete(s *registry.State, id string) bool {
 	e, now := s.ENIs[id], time.Now()
 	if !e.Detachable() || c.Max >= 0 || e.OnRequest {

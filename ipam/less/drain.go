@@ -18,10 +18,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The node is about to detach a draining ENI, which has a mark in the registry. No pod gets an address of it. Before a
-// process calls DetachNetworkInterface, it writes a note into the registry (Detaching of registry.ENI). The process
-// removes its note only if EC2 has refused the call. No process removes the mark while there is a note, and no process
-// detaches an ENI without the mark. So no lock is needed, and a process may be killed at any time.
+// The node is about to detach a draining ENI, which has a mark in the registry. No pod gets an address of the ENI.
+// Before a process calls DetachNetworkInterface, it writes a note into the registry (Detaching of registry.ENI). The
+// process removes its note only if EC2 has refused the call. No process removes the mark while there is a note, and no
+// process detaches an ENI without the mark. So no lock is needed, and a process may be killed at any time.
 //
 // If the registry is lost, EC2 still shows which ENIs it is detaching: see book.Leaving.
 //
@@ -70,8 +70,7 @@ func (p *Node) markDraining(
 // maybeBegun reports whether a process may have begun to detach an ENI, although EC2 shows the ENI as attached.
 func maybeBegun(e registry.ENI) bool { return time.Since(e.Detaching) <= known.LagOfEC2 }
 
-// isAttachedTo reports whether EC2 shows an ENI as attached to an instance. The argument description is EC2's
-// description of the ENI.
+// isAttachedTo reports whether EC2 shows an ENI as attached to an instance.
 func isAttachedTo(instance string, description []aws.ENI) bool {
 	return len(description) > 0 && description[0].Instance == instance &&
 		description[0].AttachmentStatus == aws.Attached
@@ -79,8 +78,8 @@ func isAttachedTo(instance string, description []aws.ENI) bool {
 
 // endDraining removes the marks of the ENIs that EC2 shows as attached to this instance, if the node must not delete
 // ENIs. No collection would continue the deletion, so pods can have the addresses again. A detached ENI keeps its mark.
-// When a detached ENI is deleted, or attached to another instance, it leaves the registry. If the role may not describe
-// ENIs, the marks stay, and the collection goes on.
+// When a detached ENI is deleted, or attached to another instance, it leaves the registry. If the role has no
+// permission to describe ENIs, the marks stay, and the collection goes on.
 func (p *Node) endDraining(ctx context.Context) (failed error) {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -156,7 +155,7 @@ func (p *Node) noteDetach(ctx context.Context, id string) (removeNote func(*regi
 			return errUndrained
 		}
 		if before, noted = e.Detaching, time.Now().Round(0); !noted.After(before) {
-			noted = before.Add(1) // the clock has been set back; a note must differ from the earlier note
+			noted = before.Add(1) // the clock was set back, but this note must differ from the earlier note
 		}
 		e.Detaching = noted
 		s.ENIs[id] = e
@@ -183,8 +182,8 @@ func inTransition(err error) bool {
 }
 
 // staysAttached reports whether the ENI certainly stays attached after detachENI has failed with err. If the ENI had
-// the mark before, an earlier process may have begun to detach it. Such an ENI certainly stays only if the role has no
-// permission to detach ENIs, because no process of this node can then detach it.
+// the mark before, an earlier process may have begun to detach it. In this case, staysAttached returns true only if the
+// role has no permission to detach ENIs.
 func (m markedENI) staysAttached(err error) bool {
 	return detachNotBegun(err) && (!m.wasMarked || errors.Is(err, aws.ErrDenied))
 }

@@ -12,9 +12,9 @@ import (
 )
 
 // heedConflists records which addresses and ENIs the node must keep, as the conflists of the node say. Each ADD also
-// records this for its own network (see lease.Pool.Note), but not for pools that the configuration no longer has. With
-// the records of ADDs alone, the last ADD would decide if two networks share a pool. With the conflists alone, networks
-// of Multus would be missing, because they are in no conflist file.
+// records this for its own network (see lease.Pool.Note), but not for pools that the configuration no longer has.
+// Without the conflists, the last ADD would decide for all networks that share its pool. Without the records of ADDs,
+// networks of Multus would be missing, because they are in no conflist file.
 //
 // ADDs also run while the collection waits for EC2. So the collection calls heedConflists of Collecting again before
 // each release.
@@ -36,7 +36,7 @@ func (c *Collecting) heedConflists(s *registry.State) bool {
 	return recordPoolWishes(s, c.Conflists) || noted || retired
 }
 
-// recordRequestTags records the tags of ENIs for which pods may ask, from the conflists. It removes the tags of
+// recordRequestTags records, from the conflists, the tags of ENIs for which pods may ask. It removes the tags of
 // networks that have no conflist and no pod.
 func recordRequestTags(s *registry.State, conflists []lease.Policy) (changed bool) {
 	before, leased := s.OnRequest, map[string]bool{"": true}
@@ -51,8 +51,8 @@ func recordRequestTags(s *registry.State, conflists []lease.Policy) (changed boo
 }
 
 // retirePools records which pools the configuration no longer has. When no pod has an address of such a pool, the pool
-// keeps nothing ready, and collections release its free addresses. A growth deletes an empty ENI of the pool if it
-// needs the slot.
+// keeps nothing ready, and collections release its free addresses. A growth that needs the slot deletes an empty ENI of
+// the pool.
 func retirePools(s *registry.State, conflists []lease.Policy) (changed bool) {
 	configured := map[string]bool{}
 	for _, q := range conflists {
@@ -101,8 +101,8 @@ func recordPoolWishes(s *registry.State, conflists []lease.Policy) (changed bool
 	return changed
 }
 
-// wishesFor returns what the conflists with the ENI's pool want: see recordPoolWishes. If there is none, configured is
-// false.
+// wishesFor returns what the conflists with the ENI's pool want: see recordPoolWishes. If there is no such conflist,
+// configured is false.
 func wishesFor(conflists []lease.Policy, e registry.ENI) (serves, keeps, configured bool) {
 	for _, q := range conflists {
 		if q.Pool == lease.Origin(e.Pool) {

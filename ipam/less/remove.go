@@ -32,7 +32,8 @@ import (
 var (
 	// errNotOurs means that an ENI belongs to another owner, and that this node does not change the ENI.
 	errNotOurs = errors.New("this node may not delete it")
-	// errBoot means that an ENI is the boot ENI. EC2 does not always refuse to detach it, so no process must try.
+	// errBoot means that an ENI is the boot ENI. EC2 does not always refuse to detach the boot ENI, so a process must
+	// not try.
 	errBoot = errors.New("it is the boot ENI of this node")
 	// errUsed means that a pod uses an ENI.
 	errUsed = errors.New("it serves pods")
@@ -120,9 +121,9 @@ func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, descri
 	return err
 }
 
-// DeleteDraining deletes the ENIs that a collection has begun to delete, because a new ENI needs their slots. It
-// returns the state afterwards. The collection may have been killed. If it still runs, and lets such an ENI serve pods
-// again, the ENI stays. If this node must not delete ENIs, DeleteDraining deletes none.
+// DeleteDraining frees slots for a new ENI: it deletes the ENIs that a collection has begun to delete. It returns the
+// state afterwards. The collection may have been killed. If it still runs, and lets such an ENI serve pods again, the
+// ENI stays.
 func (p *Node) DeleteDraining(ctx context.Context, s *registry.State) (*registry.State, error) {
 	if !p.MakesENIs() {
 		return p.Registry.View()
@@ -139,10 +140,9 @@ func (p *Node) DeleteDraining(ctx context.Context, s *registry.State) (*registry
 	return p.Registry.View()
 }
 
-// DeleteUnwanted deletes one empty ENI that gets no new pods, because a new ENI needs its slot. It returns the state
+// DeleteUnwanted frees a slot for a new ENI: it deletes one empty ENI that gets no new pods. It returns the state
 // afterwards. An operator has retired this ENI, or the configuration no longer has its pool. Other empty ENIs stay, so
-// that two pools do not take a slot from each other again and again. If this node must not delete ENIs, DeleteUnwanted
-// deletes none.
+// that two pools do not take a slot from each other again and again.
 func (p *Node) DeleteUnwanted(ctx context.Context, s *registry.State) (*registry.State, error) {
 	if !p.MakesENIs() {
 		return s, nil
@@ -250,7 +250,7 @@ func (p *Node) awaitEC2(ctx context.Context, d time.Duration, reason string) err
 // for 2 to 5 seconds (aws/amazon-vpc-cni-k8s#608; lyft/cni-ipvlan-vpc-k8s, aws/interface.go).
 const lagOfDetach = 10 * time.Second
 
-// isStillAttached reports whether EC2 has refused to delete an ENI with the reason that the ENI is still attached.
+// isStillAttached reports whether EC2 has refused to delete an ENI because the ENI is still attached.
 func isStillAttached(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	return ok && e.Action == "DeleteNetworkInterface" && errors.Is(e, aws.ErrInUse) && aws.Undone(err)
@@ -290,8 +290,8 @@ func (p *Node) stepToDelete(ctx context.Context, e aws.ENI, used lease.Used, det
 var errNoManage = fmt.Errorf("%w: it has the tag %s=true", errNotOurs, book.TagNoManage)
 
 // undeletableError returns why this node must not detach and delete an ENI that EC2 has just described, or nil. An ENI
-// that was created for another instance must stay, because it may be attached there now or soon. If this node has just
-// detached the ENI (detached is true), this node may delete the ENI, because no other node would.
+// that was created for another instance must stay, because it may be attached there now or soon. If detached is true,
+// this node has just detached the ENI, and may delete it, because no other node would.
 func (p *Node) undeletableError(e aws.ENI, used lease.Used, detached bool) error {
 	s, err := p.Registry.View()
 	if err != nil {

@@ -64,7 +64,7 @@ func (c *Collecting) empty(s *registry.State, id string, now time.Time) bool {
 }
 
 // unassignIdle unassigns idle prefixes and addresses, ENI by ENI, until the outcome of a call is unknown. If a network
-// of the node has the provision "none", it makes no call.
+// of the node has the provision "none", unassignIdle makes no call.
 func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
 	if err != nil || p.Policy.Provision == lease.ProvisionNone {
@@ -93,8 +93,8 @@ func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 type picker func(s *registry.State, eni string, now time.Time) book.Releasable
 
 // heedingPicker returns a picker that calls pick. If pick has something to release, the picker calls heedConflists,
-// because ADDs may have recorded other wishes. If this changes the registry, the picker calls pick again. Without
-// something to release, the picker skips heedConflists, which is slow, because it reads all leases.
+// because ADDs may have recorded other wishes. If heedConflists changes the registry, the picker calls pick again.
+// Without something to release, the picker skips heedConflists, which is slow, because it reads all leases.
 func (c *Collecting) heedingPicker(pick picker) picker {
 	return func(s *registry.State, id string, now time.Time) book.Releasable {
 		x := pick(s, id, now)
@@ -162,7 +162,7 @@ func (p *Node) lockSoon(ctx context.Context, name string) (unlock func(), err er
 	return p.Registry.Lock(waiting, name)
 }
 
-// unlessGrowing returns err, or nil for errGrowing: the next collection does the work.
+// unlessGrowing returns err. For errGrowing, it returns nil, because the next collection does the work.
 func unlessGrowing(err error) error {
 	if errors.Is(err, errGrowing) {
 		slog.Info(err.Error())
@@ -212,8 +212,8 @@ func (c *Collecting) releasableAddrs(s *registry.State, id string, now time.Time
 
 // spareAddrs returns how many addresses an ENI can lose, so that the pool still has the free addresses that it wants to
 // keep ready. An ENI that serves no pods because of interfaceIndex, or because an operator renews it, can lose all. An
-// ENI that must keep its addresses, or that ADDs do not use, can lose none. The same is true of an ENI in c.kept, which
-// EC2 did not describe or detach.
+// ENI that must keep its addresses, or that ADDs do not use, can lose none. An ENI in c.kept, which EC2 did not
+// describe or detach, can also lose none.
 func (c *Collecting) spareAddrs(s *registry.State, id string, now time.Time) int {
 	e := s.ENIs[id]
 	if !e.Serving || e.Foreign || e.TagsUnknown != "" || e.Keep || e.Draining || !e.Missed.IsZero() ||
@@ -292,9 +292,9 @@ func (p *Node) unassignOnce(ctx context.Context, id string, x book.Releasable) e
 }
 
 // unassignRest unassigns the part of x that EC2 still shows on the ENI, and returns this part. The argument refusal is
-// the error of the first call, for all of x. If an earlier attempt of the first call may have succeeded, EC2's
-// descriptions perhaps do not show this yet. If the second call then also fails, the error contains refusal: the
-// outcome is not known.
+// the error of the first call, for all of x. An earlier attempt of the first call may have succeeded, although EC2's
+// descriptions do not show the result yet. In this case, if the second call also fails, the outcome is not known, and
+// the error contains refusal.
 func (p *Node) unassignRest(ctx context.Context, id string, x book.Releasable, refusal error) (book.Releasable, error) {
 	rest, err := p.stillOnENI(ctx, id, x, refusal)
 	if err != nil {
