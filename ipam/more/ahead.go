@@ -37,8 +37,8 @@ func (p *Node) AskInAdvance(ctx context.Context) (waitForAnswers func()) {
 	return func() { enis(); <-peers }
 }
 
-// needsENI reports whether a growth will certainly ask for a new ENI. Without the limits of the instance type, this is
-// certain only if the boot ENI is the only ENI.
+// needsENI reports whether a growth will certainly ask for a new ENI. If the limits of the instance type are not known,
+// needsENI returns true only if the boot ENI is the only ENI.
 func (p *Node) needsENI(s *registry.State) bool {
 	if !p.MakesENIs() || p.Policy.Choice.Chooses() || p.quotaError() != nil || cmp.Or(refusalError(s),
 		call.StandingRefusal(s, book.CreateAction), call.StandingRefusal(s, book.AttachAction)) != nil {

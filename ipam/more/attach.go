@@ -240,7 +240,7 @@ func (p *Node) attachOurs(ctx context.Context, eni aws.ENI, token string, spec E
 	_, known := s.ENIs[eni.ID]
 	on := call.Object{ENI: eni.ID, Subnet: eni.Subnet}
 	if known {
-		on.Subnet = eni.ID // attached before: record a refusal of the subnet only for this ENI
+		on.Subnet = eni.ID // this ENI was attached before, so a refusal of the subnet is recorded only for the ENI
 	}
 	if maybeOthers(s, eni) {
 		on.Handled = aws.NotAllowed // the role may lack this permission only for ENIs without our tags: see reattach

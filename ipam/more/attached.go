@@ -87,8 +87,8 @@ func (p *Node) attachAtFree(
 	return "", at, err
 }
 
-// attachAt attaches the ENI. EC2 may not know an ENI that it has just created (hashicorp/terraform-provider-aws#35568),
-// so attachAt tries again for a while.
+// attachAt attaches the ENI. EC2 perhaps does not know an ENI that it has just created
+// (hashicorp/terraform-provider-aws#35568), so attachAt tries again for a while.
 func (p *Node) attachAt(
 	ctx context.Context, instance string, target call.Object, at Slot,
 ) (attachment string, err error) {

@@ -128,8 +128,8 @@ func (p *Node) furtherENIs(s *registry.State) int {
 	}
 }
 
-// fewestPods returns the smallest number of pods on the node at which one pool may have no address left. The other
-// pools have then taken ENIs. The argument starved is the share of the pool without addresses.
+// fewestPods returns the smallest number of pods with which one pool may have no address left, because the other pools
+// have taken ENIs. The argument starved is the share of the pool without addresses.
 func fewestPods(starved share, others []share) int {
 	const never = math.MaxInt / 2
 	pods := slices.Repeat([]int{never}, starved.enis+1) // pods[n]: fewest pods with which others take n ENIs

@@ -18,7 +18,7 @@ import (
 //
 // An ENI serves pods if its device index on its card is not lower than interfaceIndex. The boot ENI is at index 0 of
 // card 0, in rare cases at another index. This node attaches no ENI at index 0 of any card. If the card is not card 0,
-// an ENI at index 0 serves no pods. There are two reasons. ENIs that are only for EFA are at index 0 (user guide,
+// an ENI at index 0 serves no pods. Both rules have two reasons. ENIs that are only for EFA are at index 0 (user guide,
 // "Maximize network bandwidth on Amazon EC2 instances with multiple network cards"). And metadata reports index 0 for
 // any ENI whose index it does not know yet.
 
@@ -33,7 +33,7 @@ type slots struct {
 	inOrder  bool          // the lowest card first
 }
 
-// slotsOf returns the slots of the instance. The registry and EC2's descriptions (described) show which slots are
+// slotsOf returns the slots of the instance. The registry and EC2's descriptions in described show which slots are
 // taken. If they differ about an ENI, EC2's description counts.
 func slotsOf(s *registry.State, minIndex int, described []aws.ENI) *slots {
 	all := &slots{cards: slices.Clone(s.Instance.Cards), minIndex: max(minIndex, 1), taken: map[Slot]bool{{0, 0}: true}}

@@ -35,7 +35,8 @@ func (spec ENISpec) eniTags(instance string) map[string]string {
 	return tags
 }
 
-// createIn creates an ENI in a subnet, with prefixes if the spec wants them and EC2 has them, or else with addresses.
+// createIn creates an ENI in a subnet. The ENI gets prefixes if the spec wants prefixes and EC2 has some. Otherwise it
+// gets addresses.
 func (p *Node) createIn(
 	ctx context.Context, s *registry.State, subnet aws.Subnet, spec ENISpec,
 ) (aws.ENI, string, error) {
@@ -59,7 +60,7 @@ func (p *Node) createIn(
 	}
 	switch {
 	case !spec.wantsFamily(lease.IPv6):
-	case s.Instance.NoPrefixes: // EC2 would create the ENI, and then not attach it
+	case s.Instance.NoPrefixes: // EC2 would create an ENI with a prefix, and then not attach it
 		eni.IPv6 = min(p.secondaryAddrs(s, spec)+1, s.Instance.IPv6PerENI)
 	default:
 		eni.IPv6Prefixes = 1
@@ -111,7 +112,7 @@ func (p *Node) createENI(
 	return eni, token, p.noteQuota(ctx, err)
 }
 
-// isTagRefusal reports whether EC2 has created no ENI, because the role must not tag it.
+// isTagRefusal reports whether EC2 has refused to create an ENI, because the role has no permission to create tags.
 func isTagRefusal(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	return ok && aws.Undone(err) && errors.Is(err, aws.ErrDenied) && strings.Contains(e.Message, "CreateTags")

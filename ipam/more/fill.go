@@ -98,8 +98,8 @@ func (p *Node) usesPrefixes(s *registry.State, f lease.Family) bool {
 	return (f == lease.IPv6 || p.Policy.Prefixes) && !s.Instance.NoPrefixes
 }
 
-// gatherLimit returns how many addresses one call can bring, so that gatherADDs need not wait for more ADDs. The
-// argument room is the number of addresses or prefixes that the ENI can still take.
+// gatherLimit returns how many addresses one call can bring. When the waiting ADDs want as many, gatherADDs waits no
+// longer. The argument room is the number of addresses or prefixes that the ENI can still take.
 func (p *Node) gatherLimit(f lease.Family, room int) int {
 	switch {
 	case f == lease.IPv6:
@@ -163,7 +163,7 @@ func (p *Node) assignPrefixes(ctx context.Context, eni string, f lease.Family, m
 	return p.CorrectAfter(ctx, eni, err)
 }
 
-// CorrectAfter returns err, and first corrects what err shows as wrong in the registry.
+// CorrectAfter corrects what err shows as wrong in the registry, and returns err.
 func (p *Node) CorrectAfter(ctx context.Context, eni string, err error) error {
 	switch {
 	case errors.Is(err, aws.ErrSubnetFull):

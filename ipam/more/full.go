@@ -14,13 +14,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about instances that can have no more ENIs: the registry shows it, or EC2 has refused an ENI. An
-// operator or another program may detach an ENI, and free its slot. So a growth that finds the instance full asks EC2
-// which ENIs are attached.
+// This file is about instances that can have no more ENIs, as the registry or a refusal of EC2 shows. An operator or
+// another program may detach an ENI, and free its slot. So a growth that finds the instance full asks EC2 which ENIs
+// are attached.
 //
-// EC2 may refuse an ENI for a reason that its descriptions do not show: on many types, volumes take slots of ENIs (EC2
-// user guide, "Volume limits for Nitro-based instances"). So the node remembers a refusal for some minutes, or until
-// EC2 shows fewer ENIs. Otherwise every ADD would create an ENI and delete it again.
+// EC2 may refuse an ENI for a reason that EC2's descriptions do not show. For example, on many types, volumes take
+// slots of ENIs (EC2 user guide, "Volume limits for Nitro-based instances"). So the node remembers a refusal for some
+// minutes, or until EC2 shows fewer ENIs. Otherwise every ADD would create an ENI and delete it again.
 
 // fullError returns why the instance can have no more ENIs, if the registry shows such a reason.
 func (p *Node) fullError(s *registry.State) error {
@@ -98,8 +98,8 @@ func refusalError(s *registry.State) error {
 		aws.ErrInstanceFull, s.Instance.ID, len(s.ENIs), s.Instance.FullUntil.Format(time.RFC3339))
 }
 
-// seemsFull reports whether the caller must ask EC2 which ENIs are attached, because EC2's last refusal may be out of
-// date, or a foreign ENI may be detached. It returns true at most twice a minute.
+// seemsFull reports whether the caller must ask EC2 which ENIs are attached. EC2's last refusal may be out of date, or
+// a foreign ENI may no longer be attached. seemsFull returns true at most twice a minute.
 func seemsFull(s *registry.State) bool {
 	const lately = 30 * time.Second
 	others := refusalError(s) != nil

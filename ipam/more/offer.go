@@ -129,8 +129,8 @@ func (p *Node) suitableForNext(s *registry.State, subnets []aws.Subnet) ([]aws.S
 	return p.suitableSubnets(s, subnets, ENISpec{Tags: p.Policy.SubnetTags, Families: p.Policy.Families})
 }
 
-// isFragmented reports whether a subnet probably has no aligned /28. EC2 does not say so. But usually, an ENI of a pool
-// with prefixes has single addresses, besides the primary one, only if EC2 has refused a prefix.
+// isFragmented reports whether a subnet probably has no aligned /28. Usually, an ENI of a pool with prefixes has single
+// addresses, besides the primary one, only if EC2 has refused a prefix.
 func isFragmented(s *registry.State, subnet string) bool {
 	for _, e := range s.ENIs {
 		if e.Subnet == subnet && e.Managed && singleAddrs(e) > 1 {
@@ -178,8 +178,8 @@ func (l subnetRoom) takeBlocks(subnet string, n, blockSize int) int {
 }
 
 // takeWidest returns the subnet with the most free addresses for a new ENI, and subtracts the ENI's primary address. In
-// a subnet with IPv4, each ENI has one, even if its pods have only IPv6. If the map is nil, takeWidest assumes that a
-// subnet has room.
+// a subnet with IPv4, each ENI has a primary address, even if its pods have only IPv6. If the map is nil, takeWidest
+// assumes that a subnet has room.
 func (l subnetRoom) takeWidest(s *registry.State, fit []aws.Subnet) (id string, found bool) {
 	if l == nil {
 		return "", true

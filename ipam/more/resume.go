@@ -34,7 +34,7 @@ func (p *Node) Resume(ctx context.Context) (confirmed bool, err error) {
 }
 
 // resumeCalls finishes the calls of earlier processes that were killed or got no answer from EC2. Its caller holds the
-// lock "grow", so every intent in the registry is from an earlier process. Nearly always, there are none. Then
+// lock "grow", so every intent in the registry is from an earlier process. Nearly always, there are no intents. Then
 // resumeCalls asks EC2 or metadata only about a rebuilt registry. It calls onUnattached with an ENI that an earlier
 // process wanted to attach, and that is not attached. The result confirmed is true if resumeCalls has confirmed the
 // unconfirmed addresses.
@@ -142,10 +142,10 @@ func isTooOld(i registry.Intent) bool {
 	return !lease.ReleasesChosen(i) && time.Since(i.Since) > intentLife
 }
 
-// canWait reports whether a growth can leave the work of resumeCalls to a collection. It cannot if a call has an
-// unknown outcome, or the registry has unconfirmed addresses. Otherwise, the comparison of a rebuilt registry with EC2
-// can wait while EC2 throttles. The comparison can also wait in the first 15 minutes after the rebuild, because a
-// collection usually comes within minutes.
+// canWait reports whether a growth can leave the work of resumeCalls to a collection. canWait returns false if a call
+// has an unknown outcome, or the registry has unconfirmed addresses. Otherwise, the comparison of a rebuilt registry
+// with EC2 can wait while EC2 throttles. The comparison can also wait in the first 15 minutes after the rebuild,
+// because a collection usually comes within minutes.
 func (p *Node) canWait() bool {
 	const collected = 15 * time.Minute
 	s, err := p.Registry.View()
@@ -168,8 +168,8 @@ func (p *Node) awaitTurns(ctx context.Context, s *registry.State) error {
 }
 
 // reattach attaches an ENI that a growth has begun to make. If the ENI is for another pool, or does not fit this pool,
-// reattach calls abandonENI instead. If the role must not attach an ENI that may belong to the original plugin,
-// reattach leaves the ENI alone.
+// reattach calls abandonENI instead. If the ENI may belong to the original plugin, and the role has no permission to
+// attach it, reattach leaves the ENI alone.
 func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -206,9 +206,9 @@ func maybeOthers(s *registry.State, e aws.ENI) bool {
 	return book.Untagged(e) && !s.ENIs[e.ID].Managed && !book.Begun(s, e.ID)
 }
 
-// abandonENI deletes an ENI that a growth has begun to make, because its caller does not need it. An ENI without our
-// tags may belong to the original plugin, and stays until an ADD needs it. An ENI of an operator's command also stays,
-// because a repeated command continues with it.
+// abandonENI deletes an ENI that a growth has begun to make, because the caller of abandonENI does not need the ENI. An
+// ENI without our tags may belong to the original plugin, and stays until an ADD needs it. An ENI of an operator's
+// command also stays, because a repeated command continues with it.
 func (p *Node) abandonENI(ctx context.Context, e aws.ENI) error {
 	s, err := p.Registry.View()
 	if err != nil || e.Tags[book.TagManaged] != "true" {
@@ -216,7 +216,7 @@ func (p *Node) abandonENI(ctx context.Context, e aws.ENI) error {
 	}
 	if _, known := s.ENIs[e.ID]; known {
 		// An operator or another program has just detached this ENI, and pods may still have its addresses. A
-		// collection deletes it when no pod has one.
+		// collection deletes the ENI when no pod has an address of it.
 		return nil
 	}
 	err = p.DeleteNow(ctx, e.ID)
@@ -261,8 +261,8 @@ func (p *Node) EndBegun(ctx context.Context) error {
 
 // adoptAll finishes the creation of our ENIs in enis. It calls onUnattached with each unattached ENI. It records each
 // attached ENI with all addresses that EC2 reports, and sets its DeleteOnTermination. If an ENI of others is not in the
-// registry, adoptAll leaves the ENI to Learn. After an error, adoptAll deletes the kept answers of EC2, which may be
-// the cause.
+// registry, adoptAll leaves the ENI to Learn. After an error, adoptAll deletes the kept answers of EC2, because an old
+// answer may be the cause.
 func (p *Node) adoptAll(
 	ctx context.Context, s *registry.State, enis []aws.ENI, onUnattached func(context.Context, aws.ENI) error,
 ) (failed error) {

@@ -147,8 +147,8 @@ func mixBits(h uint64) uint64 {
 	return h ^ h>>31
 }
 
-// SubnetFor returns the subnet with this ID, or if the ID is empty, the subnet of the chosen addresses. It returns an
-// error if the pool cannot have ENIs there, or if AWS reserves a chosen address.
+// SubnetFor returns the subnet with this ID. If the ID is empty, it returns the subnet of the chosen addresses. It
+// returns an error if the pool cannot have ENIs there, or if AWS reserves a chosen address.
 func (p *Node) SubnetFor(ctx context.Context, s *registry.State, id string) (aws.Subnet, error) {
 	all, err := p.DescribeSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {

@@ -106,7 +106,7 @@ func (p *Node) ensureDeleteOnTermination(ctx context.Context, e aws.ENI) error {
 	return p.setDeleteOnTermination(ctx, e.ID, e.Attachment, token)
 }
 
-// setAllDeleteOnTermination calls setDeleteOnTermination for each ENI that still has an intent for it.
+// setAllDeleteOnTermination calls setDeleteOnTermination for each ENI that still has an intent for this call.
 func (p *Node) setAllDeleteOnTermination(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil || !p.setsTermination() {

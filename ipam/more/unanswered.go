@@ -27,7 +27,7 @@ import (
 // settled.
 
 // earlierENI returns the ENI of an earlier Provision with the same spec, or "". The argument s is the latest state. The
-// argument before is an older state: this process had not yet finished the calls of earlier processes.
+// argument before is the state in which this process began to finish the calls of earlier processes.
 func (p *Node) earlierENI(ctx context.Context, before, s *registry.State, spec ENISpec) (string, error) {
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		e := s.ENIs[id]
@@ -137,8 +137,8 @@ func (p *Node) finishUnrecorded(
 	}
 }
 
-// finishOwn attaches an ENI that an earlier Provision with the same spec has begun to make. An ENI of a growth is
-// deleted. An ENI of another Provision stays, because finishOwn does not know the MinIndex of that Provision. At an
+// finishOwn attaches an ENI that an earlier Provision with the same spec has begun to make. finishOwn deletes an ENI of
+// a growth. An ENI of another Provision stays, because finishOwn does not know the MinIndex of that Provision. At an
 // index below that MinIndex, the ENI would serve no pods.
 func (p *Node) finishOwn(ctx context.Context, e aws.ENI, spec ENISpec) error {
 	if e.Tags[book.TagManaged] == "true" {

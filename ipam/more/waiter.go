@@ -33,8 +33,8 @@ func (p *Node) CountWaiting(s *registry.State) (n int, first, last time.Time) {
 	return n, first, last
 }
 
-// HasFree reports whether the pool has free addresses for an ADD. A growth that has failed may have got some, because
-// it first finishes the calls of an interrupted growth.
+// HasFree reports whether the pool has free addresses for an ADD. A growth that has failed may have got addresses,
+// because it first finishes the calls of an interrupted growth.
 func (p *Node) HasFree() bool {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -60,7 +60,7 @@ func (p *Node) pendingADDs(s *registry.State) int {
 // addresses. If maxPods allows only a few further pods, the reserve and the batch are smaller. If ipBatchSize is 0, a
 // growth asks for as many addresses as an ENI can have. A growth for one pod asks for one address.
 //
-// Cooling addresses show that pods are being replaced. Without a reserve for the next ones, a rolling update would cost
+// Cooling addresses show that pods are being replaced. Without a reserve for the next pods, a rolling update would cost
 // as many calls as the node has pods.
 func (p *Node) wantedAddrs(s *registry.State) int {
 	if p.isForOnePod() {
@@ -106,8 +106,8 @@ func (p *Node) isPodAddr(s *registry.State, a netip.Addr) bool {
 	return id != "" && e.Pool == p.Policy.Pool && nl.FamilyOf(a) == p.Policy.Families[0]
 }
 
-// wantedForNewENI does what wantedAddrs does, for a new ENI, which costs three changing calls. So it gets addresses for
-// a quarter more pods than the pool will have when the waiting ADDs are done.
+// wantedForNewENI does what wantedAddrs does, for a new ENI, which costs three changing calls. So the ENI gets
+// addresses for a quarter more pods than the pool will have when the waiting ADDs are done.
 func (p *Node) wantedForNewENI(s *registry.State) int {
 	n := p.wantedAddrs(s)
 	if p.isForOnePod() {
@@ -128,8 +128,8 @@ var (
 	pauseENI    = pause{150 * time.Millisecond, 300 * time.Millisecond}
 )
 
-// burstPause returns how long a growth waits for the next ADD of a burst, if average is the average time between two
-// ADDs: eight times as long, within the limits. If ADDs come at random times, the growth misses only one ADD of 3000.
+// burstPause returns how long a growth waits for the next ADD of a burst: eight times the average time between two
+// ADDs, within the limits. If ADDs come at random times, the growth misses only one ADD of 3000.
 func (p pause) burstPause(average time.Duration) time.Duration {
 	return min(max(p.least, 8*average), p.most)
 }
@@ -137,9 +137,9 @@ func (p pause) burstPause(average time.Duration) time.Duration {
 // gatherADDs waits until all ADDs of a burst have come, before the caller asks EC2. An ADD that comes later costs
 // another call, which takes some 100 ms, and counts against the rate limit of the whole account.
 //
-// gatherADDs returns when no ADD has come for the time of burstPause, or when the waiting ADDs want as many addresses
-// as one call can bring (enough). It waits at most a second, because the creation of an ENI takes longer anyway. A
-// single ADD waits for 10 ms, including the time that it has already waited.
+// gatherADDs returns when no ADD has come for the time of burstPause. It also returns when the waiting ADDs want as
+// many addresses as the argument enough: the number that one call can bring. It waits at most a second, because the
+// creation of an ENI takes longer anyway. A single ADD waits for 10 ms, including the time that it has already waited.
 func (p *Node) gatherADDs(ctx context.Context, enough int, pause pause) error {
 	const alone, most = 10 * time.Millisecond, time.Second
 	for began := time.Now(); ; {
