@@ -85,8 +85,8 @@ func (p *Pool) tidyNode(ctx context.Context, c *less.Collecting) error {
 	})
 }
 
-// allOnENIs reports whether the kernel has shown each leased address in a pod, at a slave of the ENI or at the ENI's
-// own link. A routed pod has neither.
+// allOnENIs reports whether the kernel has shown each leased address in a pod, at an ENI's link or a slave of this
+// link. The address of a routed pod is at neither.
 func allOnENIs(s *registry.State, used lease.Used) bool {
 	for a, l := range s.Leases.All() {
 		if !used.AtENI(s, a, l) || s.BegunAfter(l, used.Looked) {

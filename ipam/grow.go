@@ -68,8 +68,8 @@ func (p *Pool) growOnce(ctx context.Context) error {
 	return creationError(reasons, p.AddENI(ctx, s))
 }
 
-// creationError returns the error of a growth that could not create an ENI. Its text has the reasons why no existing
-// ENI could get more addresses. Its hint also covers EC2's refusals to change an existing ENI.
+// creationError returns the error of a growth that could not create an ENI. The text has the reasons why no existing
+// ENI could get more addresses. The hint also covers EC2's refusals to change an existing ENI.
 func creationError(reasons []error, err error) error {
 	if err == nil {
 		return nil
@@ -89,8 +89,8 @@ func creationError(reasons []error, err error) error {
 		"; or: "), "%w", all)
 }
 
-// confirmAddrs replaces the growth in a network with "provision": "none". If the registry was rebuilt, confirmAddrs
-// compares the registry's unconfirmed addresses with EC2. If EC2 confirms none, the error says why no address is free.
+// confirmAddrs does the work of a growth if the provision is "none". If the registry was rebuilt, confirmAddrs compares
+// the registry's unconfirmed addresses with EC2. If EC2 confirms none, the error says why no address is free.
 func (p *Pool) confirmAddrs(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil {

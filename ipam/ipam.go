@@ -16,7 +16,7 @@
 //     until its DEL has begun.
 //   - The node never unassigns an address that a pod has.
 //   - Before a process changes something in EC2, the registry on disk has a record of the change. So a process may be
-//     killed at any time, and the next process finishes its work.
+//     killed at any time, and the next process finishes the work of the killed one.
 package ipam
 
 import (

@@ -16,9 +16,9 @@ import (
 // collection deletes the ENI. If Provision returns an error and an ID, the ENI is attached, but perhaps its link is not
 // up. If there is an ENI of an interrupted Provision with the same spec, Provision continues with this ENI.
 //
-// No two Provisions may return the same ENI. So the registry marks the ENI of an unfinished Provision (Provisioning of
-// registry.ENI). A Provision that returns its ENI removes the mark. Only one Provision runs at a time, so the writer of
-// an earlier mark has ended.
+// Two Provisions must never return the same ENI. So the registry marks the ENI of an unfinished Provision (Provisioning
+// of registry.ENI). A Provision that returns its ENI removes the mark. Only one Provision runs at a time, so the writer
+// of an earlier mark has ended.
 func (p *Pool) Provision(ctx context.Context, spec more.ENISpec) (id, link string, err error) {
 	return p.provisionWith(ctx, spec, p.LinkUp)
 }

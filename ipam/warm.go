@@ -61,8 +61,8 @@ func (p *Pool) Fill(ctx context.Context) (free int, err error) {
 }
 
 // countFree returns how many addresses are free, and whether the pool wants more. The result enough is true if ADDs
-// wait, and each of them can have a free address. Only then should Fill let them go first. With too few addresses, some
-// of these ADDs would ask EC2 themselves, and the pool would need one call more.
+// wait, and each of them can have a free address. Only then should Fill let these ADDs go first. With too few
+// addresses, some of these ADDs would ask EC2 themselves, and the pool would need one call more.
 func (p *Pool) countFree(ctx context.Context) (free int, wantsMore, enough bool, err error) {
 	err = p.Registry.Change(ctx, func(s *registry.State) {
 		p.Note(s)
