@@ -13,9 +13,9 @@ import (
 )
 
 // The times of a State are times of the wall clock, so that people can read them. But an operator or a program can set
-// the wall clock, by seconds or days. If the clock was set back, a time of the State may be in the future, and a
-// process could wait until this time for a day. If the clock was set forward, a wait that is needed for safety, such as
-// the cooling of an address, could end too early.
+// the wall clock, by seconds or days. If the clock was set back by a day, a time of the State may be in the future. A
+// process could then wait for a day. If the clock was set forward, a wait that is needed for safety, such as the
+// cooling of an address, could end too early.
 //
 // So a process that writes the registry's file computes the machine's boot time by the wall clock, and stores it in the
 // file. A process that reads the file computes the boot time again. If the two boot times differ, the clock was set

@@ -50,9 +50,9 @@ var Bounds = [...]time.Duration{10 * time.Millisecond, 25 * time.Millisecond, 50
 	100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2500 * time.Millisecond,
 	5 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute}
 
-// The file of numbers has a row for each pair of command and outcome. The row has a number of commands for each range
-// of durations: up to Bounds[0], from Bounds[i-1] to Bounds[i], and above the last of Bounds. The last number of the
-// row is the sum of all durations in microseconds.
+// The file of numbers has a row for each pair of command and outcome. For each range of durations, the row has the
+// number of commands in this range. The ranges are: up to Bounds[0], from Bounds[i-1] to Bounds[i], and above the last
+// of Bounds. The last number of the row is the sum of all durations in microseconds.
 const (
 	countsPerRow = len(Bounds) + 2
 	countSize    = len(countedCommands) * len(outcomes) * countsPerRow * 8

@@ -77,8 +77,7 @@ func (d *directory) loadState() (*State, error) {
 	return blankState(), nil
 }
 
-// setAside renames the registry's file, and returns the new path. The new name contains the argument "why", which is a
-// word such as "bad".
+// setAside renames the registry's file, and returns the new path.
 func (d *directory) setAside(why string) (path string, err error) {
 	aside := fileName + "." + why + "-" + time.Now().UTC().Format("20060102T150405.000000000")
 	if err := unix.Renameat(d.fd(), fileName, d.fd(), aside); err != nil {

@@ -16,8 +16,8 @@ import (
 )
 
 // schemaVersion is the schema version of the original plugin's file. This suite uses the same format for the two fields
-// of that file, schema_version and ips. The original plugin ignores all other fields. So an operator can change between
-// the two plugins while pods run.
+// of that file, schema_version and ips. The original plugin ignores all other fields. So an operator can change from
+// the original plugin to this suite and back while pods run.
 const schemaVersion = 1
 
 // fileBeginning is the beginning of each file with this schema version.
@@ -57,8 +57,8 @@ func parseState(b []byte, modTime time.Time) (*State, error) {
 	if err != nil || version != schemaVersion {
 		return nil, cmp.Or(checkVersion(b), err, fmt.Errorf("schema_version is %d", version))
 	}
-	// A person may have edited the key of a lease. Held finds a lease only if its text begins with the key as this
-	// release writes it. So the next write must encode the edited lease again.
+	// A person may have edited the key of a lease. Held finds a lease only if the lease's text begins with the key in
+	// the form of this release. So the next write must encode the edited lease again.
 	s.Leases.Renew(func(text string, l Lease) bool { return !strings.HasPrefix(text, l.Key.leaseTextStart()) })
 	return s, s.checkInvariants()
 }

@@ -42,7 +42,7 @@ type ENI struct {
 	// a collection has found that the configuration no longer has the pool, and that no pod of the pool runs
 	PoolGone bool `json:"poolGone,omitempty"`
 
-	// The phase of the ENI follows from these fields: see Phase. Only the methods in phase.go change these fields.
+	// Phase computes the phase from the fields Draining to Serving. Only the methods in phase.go change these fields.
 	Draining bool `json:"draining,omitempty"`
 	// when a process began to detach the ENI; zero if no process has begun, or if EC2 has refused to detach the ENI
 	Detaching time.Time `json:"detaching,omitzero"`
@@ -54,8 +54,8 @@ type ENI struct {
 	Passed      bool   `json:"passed,omitempty"`
 	Serving     bool   `json:"serving,omitempty"`
 
-	// The origin of the ENI follows from these fields: see Origin. Boot is true if metadata reports this ENI as the
-	// boot ENI. Earlier releases did not always set Boot: see IsBoot.
+	// The origin of the ENI follows from Boot, OnRequest and Managed: see Origin. Boot is true if metadata reports this
+	// ENI as the boot ENI. Earlier releases did not always set Boot: see IsBoot.
 	Boot      bool `json:"boot,omitempty"`
 	OnRequest bool `json:"onRequest,omitempty"` // a pod has asked for this ENI
 	Managed   bool `json:"managed,omitempty"`   // this node has created this ENI for pods
@@ -67,8 +67,8 @@ type ENI struct {
 	// has found this.
 	Missed time.Time `json:"missed,omitzero"`
 
-	// EC2 has reported these fields. They are set only if PoolUnknown is true, or if an operator or another program
-	// attached the ENI. SubnetTags are the tags of the ENI's subnet.
+	// EC2 has reported Groups, Tags and SubnetTags. They are set only if PoolUnknown is true, or if an operator or
+	// another program attached the ENI. SubnetTags are the tags of the ENI's subnet.
 	Groups     []string          `json:"groups,omitempty"`
 	Tags       map[string]string `json:"tags,omitempty"`
 	SubnetTags map[string]string `json:"subnetTags,omitempty"`

@@ -73,8 +73,7 @@ func (s *State) Held(k Key) []netip.Addr {
 	return held
 }
 
-// HeldBy returns the addresses that are leased to one interface of the attachment k. The addresses are sorted. The
-// argument nic is the number of this interface: see [Lease].NIC.
+// HeldBy returns the addresses that are leased to one interface of the attachment k. The addresses are sorted.
 func (s *State) HeldBy(k Key, nic int) []netip.Addr {
 	var held []netip.Addr
 	for a, l := range s.Leases.Beginning(k.leaseTextStart()) {

@@ -22,9 +22,9 @@ import (
 // changes.
 //
 // A process first writes the registry. The registry then has the new lines, and the size that the log will have with
-// these lines. After that, the process appends the lines to the log. If the process is killed in between, the log has
-// another size, and the next change or collection appends the lines. Until then, the log lacks these lines. But it
-// never has a line about a change that did not happen.
+// these lines. After that, the process appends the lines to the log. If the process is killed between the two steps,
+// the log has another size, and the next change or collection appends the lines. Until then, the log lacks these lines.
+// But the log never has a line about a change that did not happen.
 //
 // A copy of a log may lack lines, or have damaged lines, lines in another order, or the same line twice. So each line
 // belongs to a series, and has a number in this series. All lines of a series are from one registry, one boot of the

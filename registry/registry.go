@@ -67,8 +67,8 @@ const noPollFlag = unix.O_NONBLOCK
 // openFile opens the registry's file for a process that does not hold the lock.
 func (r *Registry) openFile() (*os.File, error) {
 	f, err := os.OpenFile(r.filePath(), os.O_RDONLY|noPollFlag, 0)
-	// EAGAIN means that another process has replaced the file during this open(2), and that a process has the kernel's
-	// write lease on the old file (see [atomicfile.Exchange]). A second open(2) finds the new file.
+	// EAGAIN means that another process has replaced the file during this open(2). The kernel has given a write lease
+	// on the old file to a process (see [atomicfile.Exchange]). A second open(2) finds the new file.
 	if errors.Is(err, unix.EAGAIN) {
 		f, err = os.OpenFile(r.filePath(), os.O_RDONLY, 0)
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // The last member of the registry's file is a time. A process of this suite sets the file's modification time to this
-// time. If another program, the original plugin or an earlier release writes the file later, the kernel sets a new
+// time. If the original plugin, an earlier release or another program writes the file later, the kernel sets a new
 // modification time (inode(7)). Then the two times differ, even if the writer has copied the member. So if the two
 // times are equal, a process of this suite has checked and written the file. A process that needs one lease then does
 // not parse the other leases. On file systems that store times with less precision, the two times always differ.

@@ -15,9 +15,9 @@ import (
 )
 
 // Entries are a map from addresses to values, which a process reads from a text and writes to a new text. Usually the
-// process uses only one of thousands of entries. So Entries copy the text of each unchanged entry. This also keeps
-// fields that only a later release knows. If [codec.ReadTrusted] has read an index, Entries parse a value only when a
-// caller uses this value.
+// process uses only one of thousands of entries. So Entries copy the text of each unchanged entry. The copied text also
+// keeps fields that only a later release knows. If [codec.ReadTrusted] has read an index, Entries parse a value only
+// when a caller uses this value.
 //
 // The zero value of Entries is an empty map. As with a map of Go, a caller may set and delete entries in a range loop
 // over the Entries. Goroutines must not call any methods concurrently, because even methods that only read may parse a
@@ -298,7 +298,7 @@ func (e *Entries[V]) valueAt(i int) V {
 }
 
 // Renew calls the function stale for each unchanged entry. If stale returns true, the next write encodes the entry
-// again. Members that the kind does not describe are then lost.
+// again. Members that the function kind does not describe are then lost.
 func (e *Entries[V]) Renew(stale func(text string, v V) bool) {
 	for i := range e.entryList {
 		one := &e.entryList[i]

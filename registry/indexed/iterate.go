@@ -82,7 +82,7 @@ func (e *Entries[V]) All() iter.Seq2[netip.Addr, V] {
 }
 
 // Beginning iterates, in order, over the entries whose encoded value begins with the given text. It also yields all
-// entries that were parsed before, so the caller must check the values. It parses no other entries.
+// entries that were parsed before, so the caller must check the values. It parses only values that begin with the text.
 func (e *Entries[V]) Beginning(text string) iter.Seq2[netip.Addr, V] {
 	return func(yield func(netip.Addr, V) bool) {
 		for i := e.nextCandidate(0, text); i < len(e.entryList); i = e.nextCandidate(i+1, text) {
@@ -96,7 +96,7 @@ func (e *Entries[V]) Beginning(text string) iter.Seq2[netip.Addr, V] {
 }
 
 // Containing iterates, in order, over the entries whose encoded value contains the given text. It also yields all
-// entries that were parsed before, so the caller must check the values. It parses no other entries.
+// entries that were parsed before, so the caller must check the values. It parses only values that contain the text.
 func (e *Entries[V]) Containing(text string) iter.Seq2[netip.Addr, V] {
 	return func(yield func(netip.Addr, V) bool) {
 		e.forEach(0, func(i int, k netip.Addr) bool {
