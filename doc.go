@@ -26,8 +26,8 @@
 //	tool/view/      shows what registry, kernel, metadata and EC2 say, side by side
 //	tool/repair/    puts back objects that a node has lost
 //	tool/doctor/    finds faults of the pods' network: a file per check
-//	tool/bundle/    writes the state of a node to one file
-//	  page/         explains this file: repeats the checks, and writes an HTML page
+//	tool/bundle/    writes a support bundle: one file with the state of a node
+//	  page/         explains a support bundle: repeats the checks of doctor, and writes an HTML page
 //	tool/connectivity/ makes pods, sends packets on each path, and finds where packets are lost
 //	tool/iam/       has the permissions that a node's role needs; tool/install/ puts the suite on a node
 //	tool/kube/      makes the suite's only request to the API server, with the kubelet's credentials
@@ -58,10 +58,10 @@
 //	sim/cri/        containerd and CRI-O, called as kubelet calls them
 //	sim/machine/    an instance with mounts, processes, a host name and cgroups of its own
 //	sim/cluster/    Kubernetes on such machines; make test-cluster, and make cluster for experiments
-//	sim/demo/       make demo; sim/shell/ is make sim; sim/fleet/ is make fleet and make cold: nodes wait for EC2
+//	sim/demo/       make demo; sim/shell/ is make sim; sim/fleet/ measures waits for EC2 (make fleet, make cold)
 //	sim/bench/      make bench, and its plots
 //	e2e/            tests of the whole suite: the programs and conflists on simulated instances, and the docs
-//	acceptance/     make test-ec2: the same checks on the real EC2, for a person with an AWS account
+//	acceptance/     make test-ec2: tests the suite on the real EC2, for a person with an AWS account
 //	  compare/      makes the same calls to two EC2s, and compares their answers field by field
 //	  ends/         makes pods and sends packets on an instance
 //	nl/nltest/      namespaces for tests, programs killed at any system call, and a VM whose kernel has ipvlan

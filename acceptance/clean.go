@@ -202,7 +202,8 @@ func (c *cloud) deleteObjects(ctx context.Context, run string, m *madeObjects, e
 	return nil
 }
 
-// lookAndDelete asks EC2 for the objects that still exist, and calls deleteNow for them, for at most a minute.
+// lookAndDelete asks EC2 for the objects that still exist, and calls deleteNow for these objects. The question and the
+// deletion together take at most a minute.
 func (c *cloud) lookAndDelete(
 	ctx context.Context, run string, m *madeObjects, say func(key, line string),
 ) (leftovers, error) {

@@ -61,7 +61,7 @@ func (n *node) install(ctx context.Context, o options, conflist []byte, session 
 
 // conflist returns the network configuration for the instances. It changes the file's configuration: the ENIs for pods
 // have the security group and the tag of the run, and may be in all subnets that the VPC has in the zone. Pods cannot
-// reach metadata. reuseIPWait is 0, so the next pod may get a released address at once.
+// reach metadata. reuseIPWait is 0, so a pod may get an address as soon as the last lease of the address has ended.
 func (p plan) conflist(file, group string) ([]byte, error) {
 	return paths.EditConflist(file, func(ours map[string]any) error {
 		if ours["type"] != "cni-ipvlan-vpc-k8s" {

@@ -18,8 +18,8 @@ import (
 	"github.com/aws/smithy-go/middleware"
 )
 
-// MaybeDone reports whether EC2 may have carried out the call that failed with err, because an answer was lost, is
-// invalid, or is a server error. If err contains the errors of several calls, one such call is enough.
+// MaybeDone reports whether EC2 may have carried out the call that failed with err. EC2 may have done so if an answer
+// was lost, is invalid, or is a server error. If err contains the errors of several calls, one such call is enough.
 //
 // The SDK's error does not show whether EC2 may have carried out the call. If the answer to the first attempt was lost,
 // the SDK makes a second attempt, and returns only the error of the second. Even if this error is "throttled", EC2 may
@@ -40,8 +40,8 @@ func Unsent(err error) bool {
 	return Undone(err) && !anyError(err, func(e *Error) bool { return e.Code != "" && !e.unsent })
 }
 
-// attempts is a middleware of the SDK that records the attempts of one call. The SDK calls attempts directly before
-// each request. So if the SDK fails earlier, for example without credentials, attempts records nothing.
+// attempts is a middleware of the SDK that records the attempts of one call. The SDK calls the middleware directly
+// before each request. So if the SDK fails earlier, for example without credentials, the middleware records nothing.
 type attempts struct {
 	changes   bool // the action may change something in EC2
 	begun     bool // there was an attempt

@@ -102,9 +102,9 @@ func (c *Client) retryer(ctx context.Context, action string) sdk.Retryer {
 }
 
 // isClockRefusal reports whether EC2 has refused a request because of the request's timestamp. If the SDK has found
-// that the clock is wrong, errors with certain codes, such as AuthFailure, become retryable. RequestExpired is not one
-// of these codes, so isClockRefusal also looks for the code in clockCodes (aws-sdk-go-v2 v1.48.0,
-// aws/retry/middleware.go, clockSkewCodes).
+// that the clock is wrong, errors with certain codes, such as AuthFailure, become retryable (aws-sdk-go-v2 v1.48.0,
+// aws/retry/middleware.go, clockSkewCodes). RequestExpired is not one of these codes. So isClockRefusal also looks for
+// the code of err in clockCodes.
 func isClockRefusal(err error) bool {
 	if seen, ok := errors.AsType[interface {
 		error

@@ -180,7 +180,7 @@ var meanings = []meaning{
 var serverErrors = []string{"InternalError", "InternalFailure", "ServerInternal", "Unavailable", "ServiceUnavailable",
 	"RequestTimeout"}
 
-// unknownCode is the meaning of a code that no row of the table meanings has.
+// unknownCode is the meaning of a code for which the table of meanings has no row.
 var unknownCode = meaning{scopes: ofPlace, remembered: correctableTime,
 	hint: "this release does not know the code of this refusal: the list of EC2's codes is in the EC2 API reference, " +
 		"\"Error codes\". AWS's support finds the call by the ID of the request"}

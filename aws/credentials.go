@@ -12,8 +12,9 @@ import (
 )
 
 // credentialsOf returns the credentials in the environment variables. Without these, it returns the credentials of the
-// instance's role, which the SDK reads from metadata at the first request. There is no support for profiles, SSO and
-// web identities, because the SDK's package config makes the start of each process a millisecond slower.
+// instance's role, which the SDK reads from metadata at the first request. credentialsOf does not support profiles, SSO
+// and web identities. For these, the SDK has the package config, which makes the start of each process a millisecond
+// slower.
 func credentialsOf(m *metadata) sdk.CredentialsProvider {
 	if id, secret := processEnv.accessKey(); id != "" {
 		return credentials.NewStaticCredentialsProvider(id, secret, os.Getenv("AWS_SESSION_TOKEN"))

@@ -99,8 +99,8 @@ func dryCall[I, O any](ctx context.Context, c *Client, action string, f method[I
 	return notDoneError(action, err)
 }
 
-// inconclusive lists the errors that do not prove the permission. For example, EC2 may look for the ENI before it
-// checks the permission.
+// inconclusive is the list of the errors that do not prove the permission. For example, EC2 may look for the ENI before
+// it checks the permission.
 var inconclusive = []error{ErrDenied, ErrNotFound, ErrThrottled, ErrTransient}
 
 // refusedCall makes a call that EC2 must refuse. It returns nil if EC2's error proves the permission. An error with a

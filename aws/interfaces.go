@@ -119,7 +119,7 @@ func (c *Client) readENIValues(ctx context.Context, macs []string) []eniValues {
 		failed := k.err != nil
 		mu.Unlock()
 		if failed {
-			return // ENIs will omit this ENI, so the ENI's other keys do not matter
+			return // the method ENIs will omit this ENI, so the other keys of the ENI do not matter
 		}
 		text, err := c.metadata.readPath(ctx, macsPath+k.mac+"/"+name)
 		mu.Lock()

@@ -96,7 +96,7 @@ type Line struct {
 	Since     time.Time  `json:"since,omitzero"` // when the lease began; zero if Event is Begin
 	// when a collection first saw that the pod had ended without a DEL; zero if no collection has seen this
 	Missing time.Time `json:"missing,omitzero"`
-	Booted  time.Time `json:"booted,omitzero"`  // of a snapshot: the boot time, by the same clock setting as Time
+	Booted  time.Time `json:"booted,omitzero"`  // of a snapshot: the boot time, by the wall clock as set at Time
 	Boot    string    `json:"boot,omitempty"`   // of a snapshot: the ID of this boot
 	Leases  int       `json:"leases,omitempty"` // of a snapshot: how many "held" lines follow
 	After   string    `json:"after,omitempty"`  // of a snapshot: the end of the previous series

@@ -131,8 +131,8 @@ type Instance struct {
 	IPv6PerENI int `json:"ipv6PerENI,omitempty"`
 	// the instance is not a Nitro instance, so EC2 delegates no prefixes to its ENIs
 	NoPrefixes bool `json:"noPrefixes,omitempty"`
-	// for each network card, how many ENIs with addresses EC2 can attach to the card; the card's index is the index in
-	// this slice; empty if the instance has one card
+	// for each network card, the maximum number of ENIs that have addresses; the card's index is the index in this
+	// slice; empty if the instance has one card
 	Cards []int `json:"cards,omitempty"`
 
 	// This node attaches no ENI before FullUntil: EC2 has refused one more ENI, or has shown an ENI at each device

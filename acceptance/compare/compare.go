@@ -148,8 +148,8 @@ func (t *tableBuilder) addStep(s step, real, sim *side) {
 	}
 }
 
-// addRow adds a row if the table has no equal row. Two rows are equal even if their steps differ, or the indices in
-// their fields.
+// addRow adds a row if the table has no equal row. The comparison of rows ignores their steps, and the indices in their
+// fields.
 func (t *tableBuilder) addRow(r Row) {
 	key := r
 	key.Step, key.Read = "", false

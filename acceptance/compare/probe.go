@@ -45,7 +45,7 @@ func (p *probe) isRead(call, field string) bool {
 	return !reflect.DeepEqual(*p.wholeOutcome, p.replay(answers))
 }
 
-// playURL is the URL of a probe's requests, which a player answers.
+// playURL is the URL to which a probe sends its requests. The type player answers these requests.
 const playURL = "http://play.invalid"
 
 // replay runs the step with recorded answers, and returns the outcome.

@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// A step makes one call on each side: the function do makes the call with the suite's client. A probe calls the
-// function again with recorded answers, so the function must not change the side.
+// A step makes one call on each side. The field do has the function that makes the call, with the suite's client. A
+// probe calls this function again with recorded answers, so this function must not change the side.
 type step struct {
 	name       string
 	do         func(context.Context, *side, *aws.Client) (any, error)
@@ -259,7 +259,7 @@ func dryRunStep(action string) step {
 	}}
 }
 
-// waitStep returns a step that describes the new ENI. The argument until is the step's isDone.
+// waitStep returns a step that describes the new ENI. The second argument is the step's isDone.
 func waitStep(name string, until func(*side, any) bool) step {
 	return step{name: name, isDone: until, do: func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return c.DescribeENIs(ctx, aws.ByID(s.eni.ID))
