@@ -266,8 +266,8 @@ func (e *Error) endpointHint() string {
 func (e *Error) deniedAction() string {
 	for _, before := range []string{"not authorized to perform: ec2:", "allows the ec2:"} {
 		_, rest, _ := strings.Cut(e.Message, before)
-		action := rest[:len(rest)-len(strings.TrimLeftFunc(rest, unicode.IsLetter))]
-		if action != "" {
+		inName := func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
+		if action := strings.TrimSuffix(rest, strings.TrimLeftFunc(rest, inName)); action != "" {
 			return clipText(action)
 		}
 	}

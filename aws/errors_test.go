@@ -108,8 +108,8 @@ func TestErrorCodes(t *testing.T) {
 		{"UnauthorizedOperation", "User: x is not authorized to perform: ec2:CreateTags on resource: * because no " +
 			"permissions boundary allows the ec2:CreateTags action",
 			aws.ErrDenied, "allow ec2:CreateTags in the permissions boundary"},
-		{"UnauthorizedOperation", "User: x is not authorized to perform: ec2:CreateTags", aws.ErrDenied,
-			"ec2:CreateTags"},
+		{"UnauthorizedOperation", "User: x is not authorized to perform: ec2:AssignIpv6Addresses", aws.ErrDenied,
+			"ec2:AssignIpv6Addresses"},
 		{"UnauthorizedOperation",
 			"You are not authorized to perform this operation. Encoded authorization failure message: AAAA",
 			aws.ErrDenied, "decode-authorization-message"},
