@@ -15,8 +15,8 @@ import (
 )
 
 // recordFailure records why EC2 has not given addresses to this process. The other waiting ADDs of the pool read the
-// record: see package lease. The argument askedSince is when this process began to ask EC2, or zero if a process will
-// ask EC2 again. If askedSince is zero, the record makes no other ADD fail.
+// record: see package lease. The argument askedSince is the time when this process began to ask EC2. If this or another
+// process will ask EC2 again, askedSince is zero, and the record makes no other ADD fail.
 //
 // If a subnet is full, no ADD of this node asks EC2 again until the record expires (Until of registry.Failure).
 // Otherwise the repeated ADDs of all nodes would use up the account's rate of calls.

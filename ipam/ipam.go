@@ -29,9 +29,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// Commands returns the commands of [lease.GrowProgram]. If [lease.Program] has passed args, an ADD only leases the
-// addresses of one interface, and the parent process does the rest. With other arguments, an ADD does all that the ipam
-// plugin does.
+// Commands returns the commands of [lease.GrowProgram], whose command-line arguments are args. If the args come from
+// [lease.Program], an ADD only leases the addresses of one interface, and the parent process does the rest. Otherwise,
+// an ADD does all that the ipam plugin does.
 func Commands(args ...string) plugin.Commands[lease.Config] {
 	var grown *Pool // nil: the ADD has not asked EC2
 	here := inProcessSource(func(p *lease.Pool) *Pool {

@@ -34,7 +34,7 @@ const lastSubnets = "ec2-last-subnets.json"
 
 const (
 	KeptLife = 10 * time.Minute // the greatest age of a kept answer that a process uses
-	JustNow  = 2 * time.Minute  // for so long after a time in NotBefore, EC2 counts as throttling
+	JustNow  = 2 * time.Minute  // how long Throttled returns true after a time in State.NotBefore
 )
 
 // A reply is EC2's answer to a question, with the question and the time when a process asked it.
@@ -164,8 +164,9 @@ func (p *Node) attachedENIs(ctx context.Context, instance string) (Attached, err
 	return Attached{ENIs: a.All, Asked: a.Asked, Kept: earlier}, err
 }
 
-// OursNow lists the ENIs of ownENIs, and returns the time when it asked EC2. It also keeps the attached ENIs for the
-// next process, if EC2 throttles.
+// OursNow lists the ENIs that are attached to this instance, and the unattached ENIs that were created for this
+// instance. It also returns the time when it asked EC2. If EC2 throttles, OursNow keeps the attached ENIs for the next
+// process.
 func (p *Node) OursNow(ctx context.Context, s *registry.State) ([]aws.ENI, time.Time, error) {
 	asked := time.Now()
 	all, err := p.ownENIs(ctx, s)
@@ -184,7 +185,8 @@ func (p *Node) KeepMade(instance string, e aws.ENI, seen Attached) {
 	}
 	e.Status = "available" // in EC2's answer to the creation, the status is pending; within a second it is available
 	keepAnswer(p, madeAnswer, reply[aws.ENI]{instance, time.Now(), []aws.ENI{e}})
-	if _, ok := keptAnswer[aws.ENI](p, enisAnswer); !ok && !seen.Asked.IsZero() { // a kept answer is newer
+	// A kept answer about the attached ENIs is newer than seen.
+	if _, ok := keptAnswer[aws.ENI](p, enisAnswer); !ok && !seen.Asked.IsZero() {
 		keepAnswer(p, enisAnswer, reply[aws.ENI]{instance, seen.Asked, seen.ENIs})
 	}
 }
@@ -198,8 +200,9 @@ func (p *Node) keptENI(instance string) (e aws.ENI, ok bool) {
 	return a.All[0], true
 }
 
-// Made returns the ENI that KeepMade has kept for the next process. If the registry has another intent with an unknown
-// outcome, Made returns no ENI, because the call of that intent may have attached an ENI.
+// Made returns the ENI that KeepMade has kept for the next process. The intent to attach this ENI must be the
+// registry's only intent with an unknown outcome. Otherwise Made returns no ENI, because the call of another intent may
+// have attached an ENI.
 func (p *Node) Made(s *registry.State) (e aws.ENI, ok bool) {
 	begun := book.Unknowns(s)
 	if len(begun) != 1 || begun[0].Action != book.AttachAction || s.Rebuilt.Unconfirmed {

@@ -118,8 +118,9 @@ func usedBefore(s *registry.State, a netip.Addr, t time.Time) bool {
 	return !since.IsZero() && since.Before(t)
 }
 
-// Missing asks EC2 again about an ENI that EC2 has not found, because EC2's descriptions lag. If EC2 again does not
-// find the ENI, Missing removes it from the registry. A new ENI stays, because both answers may be wrong.
+// Missing asks EC2 again about an ENI that EC2 has not found. EC2's descriptions lag, so the first answer may be wrong.
+// If EC2 again does not find the ENI, Missing removes the ENI from the registry. A new ENI stays, because both answers
+// may be wrong.
 func (p *Node) Missing(ctx context.Context, id string) error {
 	s, err := p.Registry.View()
 	if err != nil || time.Since(s.ENIs[id].Grown) < Settled {

@@ -25,7 +25,7 @@ type discovery struct {
 	links          map[string]nl.Link // the node's links by MAC address; nil if they were not read
 	now            time.Time
 	noPodYet       bool          // no pod has had an address, so new addresses need not cool
-	lag            time.Duration // how long the source, metadata or EC2, may show an unassigned address
+	lag            time.Duration // how long the answer of metadata or EC2 may show an unassigned address
 }
 
 // LagOfEC2 is how long EC2 may still list an address after this node has begun to unassign it. The unassign call takes
@@ -133,8 +133,8 @@ func (l discovery) learnAddrs(e aws.ENI) {
 		switch {
 		case boot && l.used.Node[a] || first && a.Is4():
 			l.Free.Delete(a) // an earlier version of this suite recorded it as free
-		// Mostly, the boot ENI has had its first IPv6 address since the boot, and the address is the node's own. If EC2
-		// has assigned this address later, for pods, the registry has the address as free, or a pod has it.
+		// The first IPv6 address of the boot ENI is mostly the node's own, from the boot. But EC2 may have assigned the
+		// address for pods after the boot. Then the address is free in the registry, or a pod has the address.
 		case first && !l.Free.Has(a) && l.used.Of(e.MAC, a) == "":
 		default:
 			l.learnAddr(e.ID, a)

@@ -11,12 +11,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// An image of a used node may contain the registry of another instance. Its ENIs and intents belong to that instance.
-// So before a process uses ENIs or intents in a call to EC2, it asks metadata which instance this machine is. One
-// question after each boot is enough.
+// An image of a used node may contain the registry of another instance. The ENIs and intents in this registry belong to
+// the other instance. So a process asks metadata which instance this machine is, before the process uses ENIs or
+// intents in a call to EC2. One question after each boot is enough.
 //
-// An ADD that finds a free address does not ask. If the address's ENI belongs to another instance, its link is not on
-// this node, so no pod gets the address.
+// An ADD that finds a free address does not ask. If the address's ENI belongs to another instance, the ENI's link is
+// not on this node, so no pod gets the address.
 
 // OfThisInstance sets the registry's file aside if the registry belongs to another instance.
 func (p *Node) OfThisInstance(ctx context.Context) error {

@@ -22,9 +22,9 @@ import (
 // has settled. Until then, addresses that no pod uses are unconfirmed, and no ADD takes one. Addresses of a /80 are
 // excepted, because a /80 leaves only with its ENI. An ENI without its link on the node serves no pod.
 //
-// If no pod of the node has an address, as after a boot, no address is unconfirmed. Otherwise the first pods would have
-// to wait. A collection then makes the comparisons. But if ReleasedMark exists, the node has released something since
-// its boot, and the addresses are unconfirmed. The mark is a file in /run, which is empty after a boot.
+// If no pod of the node has an address, as after a boot, no address is unconfirmed. So the first pods need not wait,
+// and a collection compares the registry with EC2 later. But if ReleasedMark exists, the node has released something
+// since its boot, and the addresses are unconfirmed. The mark is a file in /run, which is empty after a boot.
 //
 // In one case, a pod may get an address that the node no longer has. The node unassigns the address of its last pod,
 // and within seconds another program deletes the directory of the registry. The mark is in this directory. So nothing
@@ -46,7 +46,8 @@ func Due(s *registry.State) bool {
 		return true
 	}
 	for _, i := range s.Intents {
-		// An intent can wait while EC2 throttles the call for DeleteOnTermination. Package less finishes releases.
+		// An intent for DeleteOnTermination can wait while EC2 throttles the call. An intent for a release of a single
+		// address can wait, because package less finishes the release.
 		later := i.Action == book.ModifyAction && now.Before(s.NotBefore[book.ModifyAction]) || lease.ReleasesChosen(i)
 		if !later {
 			return true

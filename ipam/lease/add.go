@@ -80,8 +80,8 @@ func (p *Pool) Each(
 	return fresh, nil
 }
 
-// checkComplete returns an error if an interface has lost its lease. The registry was then lost while the ADD ran.
-// Without the error, this pod would use addresses that other pods can get.
+// checkComplete returns an error if an interface has lost its lease. An interface loses its lease if the registry is
+// lost while the ADD runs. Without the error, this pod would use addresses that other pods can get.
 func (p *Pool) checkComplete(o Owner, policies []Policy) error {
 	if len(policies) == 1 {
 		return nil

@@ -14,8 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about addresses that a pod has chosen. While a chosen address cools, only the pod that had it last can
-// get it. This is safe, because a host that remembers the earlier pod of the address remembers the same pod.
+// This file is about addresses that a pod has chosen. While a chosen address cools, only the last pod of the address
+// can get the address. Other hosts may remember which pod had the address. What they remember stays true, because the
+// address returns to that pod.
 
 // hasCooled reports whether the pod can have the address that it has chosen. The last owner of the address waits only
 // while the registry's free addresses are unconfirmed. Any other pod can have the address if it became free before

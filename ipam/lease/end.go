@@ -23,7 +23,7 @@ import (
 // DEL, and a running pod may have the address by now. So if the kernel shows the address in use, or cannot be asked,
 // the lease stays until a collection ends it.
 func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) error {
-	found := map[netip.Addr]string{} // addresses in hints that have leases without keys; value: the place for stillUsed
+	found := map[netip.Addr]string{} // the addresses in hints whose leases have no key; value: NetNS of the lease
 	var unused, returns bool         // unused: there is an ENI to detach; returns: there is an address to release
 	var whole map[string]registry.ENI
 	err := p.Registry.Change(ctx, func(s *registry.State) {

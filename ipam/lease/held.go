@@ -16,8 +16,9 @@ import (
 )
 
 // This file is about a chosen address that follows its pod to another node. After the pod's DEL, a unit of systemd
-// releases the address to EC2: see less.ReleaseChosen. The ADD on the other node waits for this release, because the
-// old node can prove that no pod has the address. EC2's answer that the old node's instance has ended is also a proof.
+// releases the address to EC2: see less.ReleaseChosen. The release proves that no pod of the old node has the address,
+// so the ADD on the other node waits for the release. EC2's answer that the old node's instance has ended is also a
+// proof.
 
 // Release is the name of the mark that a DEL leaves if a process must release a chosen address to EC2.
 const Release = "release"

@@ -95,8 +95,8 @@ func (p *Pool) freeAddrs(ctx context.Context, o Owner) error {
 	})
 }
 
-// endUnusedLease ends the lease of an address that no pod has used since the lease began. Only a chosen address then
-// cools, because a lease of a chosen address may begin while the address still cools: see Choice.hasCooled.
+// endUnusedLease ends the lease of an address that no pod has used since the lease began. A chosen address cools again,
+// because its lease may have begun before the address had cooled: see Choice.hasCooled. Other addresses do not cool.
 func endUnusedLease(s *registry.State, a netip.Addr) {
 	since := time.Time{}
 	if l, _ := s.Leases.At(a); l.Asked && l.PodName != "" {

@@ -216,9 +216,9 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 	return a, cmp.Or(err, none)
 }
 
-// reasonToAsk returns why an ADD has to ask EC2, or nil. The ADD would get addresses of the ENI eni, which is "" if no
-// address is free. If the registry does not know the instance, it may have this ENI, but not the CIDRs of the VPC.
-// Without them, the pod would get no routes to the VPC, so Learn must read them.
+// reasonToAsk returns why an ADD has to ask EC2, or nil. The argument eni is the ENI whose addresses the ADD would get,
+// or "" if no address is free. If the registry does not know the instance, the registry may lack the CIDRs of the VPC.
+// Without these CIDRs, the pod would get no routes to the VPC, so Learn must read the CIDRs.
 func (p *Pool) reasonToAsk(s *registry.State, eni string) error {
 	switch {
 	case Unknown(s):
@@ -231,9 +231,9 @@ func (p *Pool) reasonToAsk(s *registry.State, eni string) error {
 	return nil
 }
 
-// Unknown reports whether a process has to call Learn, because the registry has no ENI or does not know the instance. A
-// registry can have ENIs without the instance: it was lost while a process waited for EC2, and this process then
-// recorded an ENI.
+// Unknown reports whether a process has to call Learn, because the registry has no ENI or does not know the instance.
+// If the registry is lost while a process waits for EC2, this process may record an ENI in a registry that does not
+// know the instance.
 func Unknown(s *registry.State) bool { return len(s.ENIs) == 0 || s.Instance.ID == "" }
 
 // StaleMetadata is how long the metadata service may still list an address that has left its ENI. It is twice the

@@ -13,8 +13,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// GrowProgram is the program that can ask EC2. It contains the AWS SDK, so it starts more slowly than the plugins. Only
-// an ADD without a free address executes it, in its turn. The CNI specification (section 4) calls this a delegation.
+// GrowProgram is the program that can ask EC2. It contains the AWS SDK, so it starts more slowly than the plugins. An
+// ADD executes GrowProgram only if it finds no free address. One ADD at a time does this: see [Source]. The CNI
+// specification (section 4) calls such an execution a delegation.
 const GrowProgram = "cni-ipvlan-vpc-k8s-grow"
 
 // acquireArg is the first argument of a GrowProgram that only leases addresses for its parent process. The parent then
@@ -22,8 +23,8 @@ const GrowProgram = "cni-ipvlan-vpc-k8s-grow"
 // deadline, and the number of the interface.
 const acquireArg = "acquire"
 
-// Program returns a [Source] for a process that cannot ask EC2 itself. It executes [GrowProgram], which ends when ctx
-// or this process ends.
+// Program returns a [Source] for a process that cannot ask EC2 itself. The Source executes [GrowProgram]. GrowProgram
+// ends when ctx or this process ends.
 //
 // GrowProgram takes the lock "grow". So the Source must not hold this lock, and has a lock of its own. If this process
 // is killed, the kernel releases the Source's lock. The next ADD may then execute GrowProgram before the first

@@ -23,9 +23,9 @@ func (p *Pool) addWaiter(s *registry.State, o Owner, previous registry.Waiter, n
 	s.Waiters[o.waiterKey()] = registry.Waiter{Pool: p.Policy.Waits(), Since: previous.Since, Until: deadline}
 }
 
-// forgetGivenUp removes from GaveUp the ADD that the owner's ADD repeats. A repeated ADD may have another container ID,
-// and the node then does not know which ADD it repeats. In this case, forgetGivenUp removes the ADD that was the first
-// to give up in the same pool.
+// forgetGivenUp removes from GaveUp the ADD that the owner's ADD repeats. The runtime may repeat an ADD with another
+// container ID. The node then does not know which ADD the runtime repeats. In this case, forgetGivenUp removes the ADD
+// that was the first to give up in the same pool.
 func (p *Pool) forgetGivenUp(s *registry.State, o Owner) {
 	if len(s.GaveUp) == 0 {
 		return // as in nearly every ADD

@@ -109,8 +109,8 @@ func (c *Collecting) isUnused(s *registry.State, e registry.ENI, a netip.Addr, n
 }
 
 // repeatReleases repeats the releases of processes that were killed or got no answer. Since then, the registry has
-// lacked the addresses of these releases, so no pod has got them. If EC2 has carried out the first call, it refuses the
-// second.
+// lacked the addresses of these releases, so no pod has got them. If EC2 has already carried out a release, EC2 refuses
+// the repeated call.
 func (p *Node) repeatReleases(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
 	if err != nil {

@@ -21,9 +21,9 @@ import (
 // of the addresses is not free, or is the primary address of an ENI. If EC2 throttles or does not answer, Deallocate
 // makes no further call. Even after an error, it returns the addresses that have left their ENIs.
 //
-// Each address has an intent until the outcome of its call is known. If the process is killed or gets no answer, the
-// repeated command releases the address. The next collection also releases the address, if the node may change
-// something in EC2.
+// Each address has an intent until the outcome of its call is known. If the process is killed or gets no answer, an
+// operator can repeat the command "deallocate", which then releases the address. The next collection also releases the
+// address, if the node may change something in EC2.
 func (p *Node) Deallocate(ctx context.Context, addrs ...netip.Addr) (gone []netip.Addr, err error) {
 	for _, a := range addrs {
 		if err := p.AwaitTurn(ctx, book.UnassignActionOf(a)); err != nil {
@@ -53,7 +53,8 @@ func (p *Node) Deallocate(ctx context.Context, addrs ...netip.Addr) (gone []neti
 	return gone, withFinisher(err)
 }
 
-// withFinisher adds to err which command finishes the release, if EC2 has not answered.
+// withFinisher adds a text to an error that comes from a lost answer of EC2. The text says which commands finish the
+// release.
 func withFinisher(err error) error {
 	if aws.MaybeDone(err) {
 		err = fmt.Errorf("%w: the same command finishes the release, if you repeat it; the next registry-gc "+

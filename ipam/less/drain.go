@@ -77,7 +77,7 @@ func isAttachedTo(instance string, description []aws.ENI) bool {
 }
 
 // endDraining removes the marks of the ENIs that EC2 shows as attached to this instance, if the node must not delete
-// ENIs. No collection would continue the deletion, so pods can have the addresses again. A detached ENI keeps its mark.
+// ENIs. No collection would delete these ENIs, so pods can have their addresses again. A detached ENI keeps its mark.
 // When a detached ENI is deleted, or attached to another instance, it leaves the registry. If the role has no
 // permission to describe ENIs, the marks stay, and the collection goes on.
 func (p *Node) endDraining(ctx context.Context) (failed error) {

@@ -51,8 +51,8 @@ func recordRequestTags(s *registry.State, conflists []lease.Policy) (changed boo
 }
 
 // retirePools records which pools the configuration no longer has. When no pod has an address of such a pool, the pool
-// keeps nothing ready, and collections release its free addresses. A growth that needs the slot deletes an empty ENI of
-// the pool.
+// keeps nothing ready, and collections release its free addresses. If a growth needs a slot for a new ENI, the growth
+// deletes an empty ENI of the pool.
 func retirePools(s *registry.State, conflists []lease.Policy) (changed bool) {
 	configured := map[string]bool{}
 	for _, q := range conflists {

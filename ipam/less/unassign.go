@@ -63,8 +63,8 @@ func (c *Collecting) empty(s *registry.State, id string, now time.Time) bool {
 	return !lease.HasLeases(s, id)
 }
 
-// unassignIdle unassigns idle prefixes and addresses, ENI by ENI, until the outcome of a call is unknown. If a network
-// of the node has the provision "none", unassignIdle makes no call.
+// unassignIdle unassigns idle prefixes and addresses, ENI by ENI. If the outcome of a call is unknown, unassignIdle
+// makes no further call. If a network of the node has the provision "none", unassignIdle makes no call.
 func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
 	if err != nil || p.Policy.Provision == lease.ProvisionNone {
@@ -81,7 +81,8 @@ func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 			}
 			failed = errors.Join(failed, err)
 			if aws.MaybeDone(err) {
-				return failed // EC2 may be down, and each call first takes free addresses out of the registry
+				// EC2 may be down. Before each further call, releaseFrom would remove free addresses from the registry.
+				return failed
 			}
 			c.Unassigned, c.Returned = append(c.Unassigned, gone.List()...), append(c.Returned, gone.CIDRs()...)
 		}
@@ -93,8 +94,9 @@ func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 type picker func(s *registry.State, eni string, now time.Time) book.Releasable
 
 // heedingPicker returns a picker that calls pick. If pick has something to release, the picker calls heedConflists,
-// because ADDs may have recorded other wishes. If heedConflists changes the registry, the picker calls pick again.
-// Without something to release, the picker skips heedConflists, which is slow, because it reads all leases.
+// because ADDs may have recorded something else than the conflists want. If heedConflists changes the registry, the
+// picker calls pick again. Without something to release, the picker skips heedConflists, which is slow, because it
+// reads all leases.
 func (c *Collecting) heedingPicker(pick picker) picker {
 	return func(s *registry.State, id string, now time.Time) book.Releasable {
 		x := pick(s, id, now)
@@ -109,7 +111,8 @@ func (c *Collecting) heedingPicker(pick picker) picker {
 // registry, so that no ADD takes them. Then it unassigns them from the ENI, and returns what the ENI has lost. If the
 // process ends between these two steps, a later Learn finds what the ENI still has.
 //
-// Most ENIs have nothing to release. So pick first gets the state s, which may be some moments old.
+// Most ENIs have nothing to release. To find these ENIs without a new read of the registry, releaseFrom first calls
+// pick with the state s, which may be some moments old.
 //
 // releaseFrom holds the lock "grow". If the answer to its call is lost, the SDK repeats the call. Without the lock, a
 // growth could have got the same address again meanwhile, and the repeated call would take it from a pod.

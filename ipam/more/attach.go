@@ -243,7 +243,9 @@ func (p *Node) attachOurs(ctx context.Context, eni aws.ENI, token string, spec E
 		on.Subnet = eni.ID // this ENI was attached before, so a refusal of the subnet is recorded only for the ENI
 	}
 	if maybeOthers(s, eni) {
-		on.Handled = aws.NotAllowed // the role may lack this permission only for ENIs without our tags: see reattach
+		// The registry gets no record of a refusal. The role may have the permission to attach ENIs with our tags: see
+		// reattach.
+		on.Handled = aws.NotAllowed
 	}
 	var attachment string
 	var at Slot

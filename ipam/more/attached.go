@@ -19,7 +19,7 @@ import (
 // The functions of this file find the slot for an ENI. EC2 may also refuse a slot that is not taken.
 
 // AttachAnywhere attaches the ENI of target at a free slot whose device index is not lower than minIndex. The argument
-// answer has the attached ENIs. If it is older than a minute, AttachAnywhere gets a newer one, perhaps a kept answer.
+// answer has the attached ENIs. If answer is older than a minute, AttachAnywhere uses a kept answer, or asks EC2 again.
 // If another program has taken the slot meanwhile, EC2 refuses the slot.
 func (p *Node) AttachAnywhere(
 	ctx context.Context, target call.Object, minIndex int, answer known.Attached,

@@ -79,7 +79,8 @@ func shareOf(s *registry.State, policy lease.Policy, keptENIs int) share {
 	return one
 }
 
-// podsOnNext returns how many pods a new ENI in the subnet can serve, and takes their addresses from rooms.
+// podsOnNext returns how many pods a new ENI in the subnet can serve. It subtracts the addresses of these pods from the
+// free addresses in rooms.
 func (p *Node) podsOnNext(s *registry.State, subnet string, rooms subnetRoom) int {
 	const id = "next"
 	s.ENIs[id] = registry.ENI{Index: max(p.Policy.MinIndex, 1), Subnet: subnet}
@@ -102,7 +103,7 @@ func (p *Node) podsOn(s *registry.State, id string, e registry.ENI, rooms subnet
 }
 
 // podsInRoom returns how many more pods an ENI can serve if it gets as many addresses or prefixes as it has places for.
-// It takes the addresses of these pods from rooms.
+// It subtracts the addresses of these pods from the free addresses in rooms.
 func (p *Node) podsInRoom(s *registry.State, f lease.Family, places int, subnet string, rooms subnetRoom) int {
 	switch {
 	case f == lease.IPv6 && p.usesPrefixes(s, f):
@@ -128,8 +129,8 @@ func (p *Node) furtherENIs(s *registry.State) int {
 	}
 }
 
-// fewestPods returns the smallest number of pods with which one pool may have no address left, because the other pools
-// have taken ENIs. The argument starved is the share of the pool without addresses.
+// fewestPods returns the smallest number of pods on a node at which one pool may have no address left. The other pools
+// may have taken ENIs by then. The argument starved is the share of the pool without addresses.
 func fewestPods(starved share, others []share) int {
 	const never = math.MaxInt / 2
 	pods := slices.Repeat([]int{never}, starved.enis+1) // pods[n]: fewest pods with which others take n ENIs
@@ -150,7 +151,8 @@ func fewestPods(starved share, others []share) int {
 	return least
 }
 
-// leastPodsTaking returns the smallest number of pods with which a pool takes enis further ENIs.
+// leastPodsTaking returns the smallest number of pods with which a pool takes further ENIs. The argument enis is the
+// number of these ENIs.
 func (one share) leastPodsTaking(enis int) int {
 	return max(one.attached+(enis-1)*one.podsPerENI+1-one.warm, 0)
 }

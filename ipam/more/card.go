@@ -18,9 +18,9 @@ import (
 //
 // An ENI serves pods if its device index on its card is not lower than interfaceIndex. The boot ENI is at index 0 of
 // card 0, in rare cases at another index. This node attaches no ENI at index 0 of any card. If the card is not card 0,
-// an ENI at index 0 serves no pods. Both rules have two reasons. ENIs that are only for EFA are at index 0 (user guide,
-// "Maximize network bandwidth on Amazon EC2 instances with multiple network cards"). And metadata reports index 0 for
-// any ENI whose index it does not know yet.
+// an ENI at index 0 serves no pods. Index 0 is avoided for two reasons. ENIs that are only for EFA are at index 0 (user
+// guide, "Maximize network bandwidth on Amazon EC2 instances with multiple network cards"). And metadata reports index
+// 0 for any ENI whose index it does not know yet.
 
 // A Slot is where an ENI can be attached: a device index of a network card.
 type Slot struct{ Card, Index int }

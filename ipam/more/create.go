@@ -96,8 +96,8 @@ func (p *Node) secondaryAddrs(s *registry.State, spec ENISpec) int {
 func (p *Node) createENI(
 	ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, setCount func(*registry.State, *aws.ENISpec),
 ) (aws.ENI, string, error) {
-	// A role may lack the permission to create tags, which the original plugin did not need. Without tags, only the
-	// registry shows that this node may delete the ENI. But with several pools, only a tag names the ENI's pool.
+	// The original plugin needed no permission to create tags, so a role may lack this permission. Without tags, only
+	// the registry shows that this node may delete the ENI. But with several pools, only a tag names the ENI's pool.
 	single := !p.Policy.Pools && spec.Tags[book.TagPool] == lease.DefaultPool
 	again := func(err error) bool { return single && isTagRefusal(err) }
 	eni, token, err := p.createOnce(ctx, subnet, spec, setCount, again)

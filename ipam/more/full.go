@@ -98,8 +98,9 @@ func refusalError(s *registry.State) error {
 		aws.ErrInstanceFull, s.Instance.ID, len(s.ENIs), s.Instance.FullUntil.Format(time.RFC3339))
 }
 
-// seemsFull reports whether the caller must ask EC2 which ENIs are attached. EC2's last refusal may be out of date, or
-// a foreign ENI may no longer be attached. seemsFull returns true at most twice a minute.
+// seemsFull reports whether the caller must ask EC2 which ENIs are attached. The caller must ask after a refusal of
+// EC2, because the refusal may be out of date. The caller must also ask if there is a foreign ENI, because this ENI may
+// no longer be attached. In the 30 seconds after such a question, seemsFull returns false.
 func seemsFull(s *registry.State) bool {
 	const lately = 30 * time.Second
 	others := refusalError(s) != nil

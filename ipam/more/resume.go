@@ -122,9 +122,9 @@ func (p *Node) leavesToOthers(e aws.ENI) bool {
 	return e.Status == "available" && e.Tags[book.TagManaged] == "true" && !p.MakesENIs()
 }
 
-// endOldIntents deletes the intents that are too old, and returns the latest state. It is for a role that has no
-// permission to ask EC2 for the outcomes: there, the intents would stop each growth until the node boots. Metadata
-// shows the results of such old calls.
+// endOldIntents deletes the intents that are too old, and returns the latest state. If the role has no permission to
+// ask EC2 for the outcomes, the old intents would otherwise stop each growth until the node boots. Metadata shows the
+// results of such old calls.
 func (p *Node) endOldIntents(ctx context.Context, s *registry.State) (*registry.State, error) {
 	if len(s.Intents) == 0 {
 		return s, nil
@@ -307,7 +307,8 @@ func (p *Node) mustAdopt(s *registry.State, e aws.ENI) bool {
 	case e.Status == "available" && was.NoLink(time.Now()):
 		return false // the ENI was attached, and an operator or another program has detached it
 	}
-	return e.Status != "available" || p.MakesENIs() // if false, an operator must attach or delete the ENI
+	// If this process must not create ENIs, an operator must attach or delete the unattached ENI.
+	return e.Status != "available" || p.MakesENIs()
 }
 
 // finishENI calls onUnattached with an unattached ENI, and ensureDeleteOnTermination with an attached ENI of ours.

@@ -106,8 +106,8 @@ func (p *Node) isPodAddr(s *registry.State, a netip.Addr) bool {
 	return id != "" && e.Pool == p.Policy.Pool && nl.FamilyOf(a) == p.Policy.Families[0]
 }
 
-// wantedForNewENI does what wantedAddrs does, for a new ENI, which costs three changing calls. So the ENI gets
-// addresses for a quarter more pods than the pool will have when the waiting ADDs are done.
+// wantedForNewENI does what wantedAddrs does, for a new ENI. A new ENI costs three calls that change EC2. So the ENI
+// gets addresses for a quarter more pods than the pool will have when the waiting ADDs are done.
 func (p *Node) wantedForNewENI(s *registry.State) int {
 	n := p.wantedAddrs(s)
 	if p.isForOnePod() {
@@ -137,9 +137,10 @@ func (p pause) burstPause(average time.Duration) time.Duration {
 // gatherADDs waits until all ADDs of a burst have come, before the caller asks EC2. An ADD that comes later costs
 // another call, which takes some 100 ms, and counts against the rate limit of the whole account.
 //
-// gatherADDs returns when no ADD has come for the time of burstPause. It also returns when the waiting ADDs want as
-// many addresses as the argument enough: the number that one call can bring. It waits at most a second, because the
-// creation of an ENI takes longer anyway. A single ADD waits for 10 ms, including the time that it has already waited.
+// gatherADDs returns when no ADD has come for the time of burstPause. The argument enough is the number of addresses
+// that one call can bring. gatherADDs also returns when the waiting ADDs want this number. gatherADDs waits at most a
+// second, because the creation of an ENI takes longer anyway. A single ADD waits for 10 ms, including the time that it
+// has already waited.
 func (p *Node) gatherADDs(ctx context.Context, enough int, pause pause) error {
 	const alone, most = 10 * time.Millisecond, time.Second
 	for began := time.Now(); ; {
