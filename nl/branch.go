@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Branch is a chain of nftables for packets that have arrived through links of one group. The table maps each group
-// to the chain of its Branch, so a packet takes the same time with many Branches as with one. The table must have a
-// rule with [ByIIFGroup], which uses this map. If two processes add Branches with the same chain for different groups,
-// only one of them succeeds.
+// A Branch is a chain of nftables for packets that have arrived through links of one group. The table has a map from
+// each group to the chain of the group's Branch. With the map, a packet takes the same time with many Branches as with
+// one. To use the map, the table must have a rule with [ByIIFGroup]. If two processes add Branches with the same chain
+// for different groups, only one of them succeeds.
 //
 // A Branch may have a second chain, for packets that have arrived through one particular link. For the second chain,
 // the table must also have a rule with [ByIIF].

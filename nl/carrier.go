@@ -30,8 +30,9 @@ type Carrier struct {
 // masterNS. Usually, this happens when the link is made: for an exception, see HasOn. masterNS keeps its ID
 // (peernet2id_alloc). So if masterNS has no ID in n, there are no slaves.
 //
-// If links change all the time, Slaves asks for several lists, and returns each slave that is in one of them. So the
-// owner of a namespace can hide its own slaves, but no others. No other slave can get an address of a hidden slave.
+// If links change all the time, Slaves asks for several lists, and returns each slave that is in one of them. By such
+// changes, the owner of a namespace can hide slaves in this namespace, but no slaves in other namespaces. No other
+// slave can get an address of a hidden slave.
 func (n *NS) Slaves(masterNS *NS) ([]Carrier, error) {
 	number, err := n.nsNumber(masterNS)
 	if err != nil {

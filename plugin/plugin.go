@@ -72,8 +72,8 @@ type Commands[C any] struct {
 	// After, if not nil, is called after the answer is printed. The runtime does not wait for its end.
 	After func()
 
-	// Refuses means that Add and Check themselves refuse the namespace of the node, with the error NodesNS. They open
-	// the node's namespace anyway, so they need no lookup in /proc.
+	// Refuses means that Add and Check themselves refuse the namespace of the node, with the error NodesNS. Add and
+	// Check open the node's namespace for their own work. So [Main] need not look for the node's namespace in /proc.
 	Refuses bool
 }
 
@@ -88,7 +88,7 @@ const (
 	gcDeadline     = 25 * time.Second
 	statusDeadline = 2 * time.Second
 
-	// grace is the time after its deadline in which a command can still return its own error. That error says for what
+	// grace is how long a command can still return its own error after the command's deadline. That error says for what
 	// the command has waited.
 	grace = time.Second
 )

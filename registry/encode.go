@@ -57,8 +57,8 @@ func parseState(b []byte, modTime time.Time) (*State, error) {
 	if err != nil || version != schemaVersion {
 		return nil, cmp.Or(checkVersion(b), err, fmt.Errorf("schema_version is %d", version))
 	}
-	// A person may have edited the key of a lease. Held finds a lease only if the lease's text begins with the key in
-	// the form of this release. So the next write must encode the edited lease again.
+	// A person may have edited the key of a lease. [State.Held] finds a lease only if the lease's text begins with the
+	// text that leaseTextStart returns. So the next write must encode the edited lease again.
 	s.Leases.Renew(func(text string, l Lease) bool { return !strings.HasPrefix(text, l.Key.leaseTextStart()) })
 	return s, s.checkInvariants()
 }

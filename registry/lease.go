@@ -57,7 +57,7 @@ func (l Lease) PodOf() string {
 // leaseTextStart returns the text with which the JSON of each lease of the attachment begins. With this text, a process
 // finds these leases without parsing others.
 func (k Key) leaseTextStart() string {
-	// the method members writes only strings, so it cannot fail
+	// codec.Write cannot fail here, because k.members writes only strings
 	b, _ := codec.Write([]byte{}, func(c *codec.Codec) { c.Object(func() { k.members(c) }) })
 	return strings.TrimSuffix(string(b), "}")
 }

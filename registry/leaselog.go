@@ -28,8 +28,9 @@ import (
 //
 // A copy of a log may lack lines, or have damaged lines, lines in another order, or the same line twice. So each line
 // belongs to a series, and has a number in this series. All lines of a series are from one registry, one boot of the
-// machine, and one setting of the clock. The numbers count the changes of leases. The line "snapshot" has the number of
-// the last change before it. It also has the end of the previous series, and the number of "held" lines that follow.
+// machine, and one setting of the clock. The numbers count the changes of leases. A line "snapshot" has the number of
+// the last change before the snapshot, and the end of the previous series (see seriesEnd). The snapshot also has the
+// number of lines "held" that follow the snapshot: see [Held].
 //
 // A problem with the log never makes an ADD or a DEL fail. If the log cannot be written, the new lines wait in the
 // registry.
@@ -59,9 +60,9 @@ type Logging struct {
 }
 
 // The events of lines. A file of the log has a snapshot near its beginning, and at each place where lines may be
-// missing. After a snapshot, there is a line "held" for each lease that the registry had. A lease that began before the
-// snapshot and has no "held" line had ended before the snapshot. If such a lease began before the machine booted, it
-// had already ended before the boot.
+// missing. After a snapshot, there is a line "held" for each lease that the registry had. If a lease began before the
+// snapshot and has no line "held", the lease ended before the snapshot. If the machine booted between the beginning and
+// the snapshot, the lease ended before the boot.
 const (
 	Begin    = "begin"
 	End      = "end"

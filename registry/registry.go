@@ -7,8 +7,8 @@
 // There is no daemon, so the registry is a file that many short processes share. [Registry.Update] holds an exclusive
 // lock on the directory while it reads, changes and replaces the file. It replaces the file by rename(2), so
 // [Registry.View] needs no lock (see readSteady). Update holds the lock for half a millisecond, or for one and a half
-// on a node with 1500 pods. So the function that Update calls must not ask EC2, metadata or netlink. Use the locks of
-// [Registry.Lock] around these calls.
+// on a node with 1500 pods. So the function that Update calls must not ask EC2, metadata or netlink. A process that
+// asks them can hold a lock of [Registry.Lock] instead.
 //
 // The registry is only a record: the true state is in EC2 and in the kernel. If the registry is lost, as at each
 // reboot, the next process rebuilds it, so only time is lost. If the file cannot be parsed, Update renames it.
@@ -67,8 +67,9 @@ const noPollFlag = unix.O_NONBLOCK
 // openFile opens the registry's file for a process that does not hold the lock.
 func (r *Registry) openFile() (*os.File, error) {
 	f, err := os.OpenFile(r.filePath(), os.O_RDONLY|noPollFlag, 0)
-	// EAGAIN means that another process has replaced the file during this open(2). The kernel has given a write lease
-	// on the old file to a process (see [atomicfile.Exchange]). A second open(2) finds the new file.
+	// EAGAIN means that another process has replaced the file during this open(2). The kernel has refused this open(2),
+	// because a process has a write lease of fcntl(2) on the old file: see [atomicfile.Exchange]. A second open(2)
+	// finds the new file.
 	if errors.Is(err, unix.EAGAIN) {
 		f, err = os.OpenFile(r.filePath(), os.O_RDONLY, 0)
 	}
@@ -128,9 +129,9 @@ func (r *Registry) Change(ctx context.Context, f func(*State)) error {
 // Usable returns nil if processes can change the registry, and the reason as an error if they cannot. It does not wait
 // for the lock, because a process that holds the lock for long may only be slow.
 //
-// To test the free space, Usable writes as many bytes as an Update needs into a file without a name. An Update writes
-// into the file that the previous Update has replaced (see [atomicfile.Exchange]). So it needs new space only for the
-// bytes that do not fit into that file.
+// To test the free space, Usable writes to a file without a name. It writes as many bytes as an Update needs. An Update
+// writes into the file that the previous Update has replaced (see [atomicfile.Exchange]). So the Update needs new space
+// only for the bytes that do not fit into that file.
 func (r *Registry) Usable() error {
 	size, err := r.readableSize()
 	if err != nil {

@@ -79,7 +79,7 @@ type Key struct {
 func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.IfName }
 
 // An OnRequest selects the ENIs that an operator or another program has attached, and that have all of Tags. A selected
-// ENI serves only pods that ask for it. Pods of other networks must also ask for it.
+// ENI serves only pods that ask for this ENI, whichever network the pods belong to.
 //
 //codec:describe
 type OnRequest struct {
@@ -172,7 +172,8 @@ type Intent struct {
 //
 //codec:members
 type Wanted struct {
-	Subnet         string            `json:"subnet,omitempty"` // empty: processes only look for the new ENI
+	// empty: processes look for the new ENI, but do not repeat the call (see LookOnly of package book)
+	Subnet         string            `json:"subnet,omitempty"`
 	SecurityGroups []string          `json:"securityGroups,omitempty"`
 	Tags           map[string]string `json:"tags,omitempty"`
 	Tracking       Tracking          `json:"tracking,omitzero"`
@@ -207,8 +208,8 @@ type Rebuilt struct {
 	Compared    bool      `json:"compared,omitempty"`    // the first comparison is done
 	Unconfirmed bool      `json:"unconfirmed,omitempty"` // the free addresses are unconfirmed, so no ADD takes them
 
-	// Changes is true if a process of this node may have released addresses before the registry was rebuilt. If it is
-	// false, an ADD with the provision none takes unconfirmed addresses.
+	// Changes is true if a process of this node may have released addresses before the registry was rebuilt. If Changes
+	// is false, an ADD of a network with "provision": "none" takes unconfirmed addresses.
 	Changes bool `json:"changes,omitempty"`
 }
 

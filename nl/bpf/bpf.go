@@ -34,9 +34,9 @@ type Maps struct {
 // Revision returns 16 characters of a hash of the programs' sources.
 func Revision() string { return sources[:16] }
 
-// Onward returns the program of a Splice for the veth. The program sends packets to the MAC address mac through the
-// link with the index eni, and translates their source ports. In the mark of all other packets, it sets the bits that
-// are 1 in mark.
+// Onward returns the program of a Splice for the veth. If the destination of a packet is the MAC address mac, the
+// program translates the source port, and sends the packet through the link with the index eni. In the mark of all
+// other packets, the program sets the bits that are 1 in mark.
 func Onward(mac net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 	return onwardProgram.withValues(map[string]uint64{
 		"mac_head": uint64(binary.LittleEndian.Uint32(mac)),

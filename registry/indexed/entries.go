@@ -34,8 +34,8 @@ type entries struct {
 	entryList []entry       // in the order of the keys
 	keys      *[]netip.Addr // the keys of the known entries; copies of the Entries share keys and entryList
 	moves     int           // how many changes have moved entries within entryList
-	// the position in entryList where indexOf looks first. It follows the last result of indexOf, because many callers
-	// look for the keys in order
+	// the position in entryList where indexOf looks first: right after the last key for which indexOf has looked. Many
+	// callers look for the keys in order
 	next int
 }
 
@@ -261,8 +261,8 @@ func (e *entries) indexOf(k netip.Addr) (i int, found bool) {
 	return i, found
 }
 
-// searchBounds returns the bounds of the binary search in indexOf. If e.next is the result of the search, both bounds
-// are e.next.
+// searchBounds returns the bounds of the binary search in indexOf. If the position of the key k is e.next, both bounds
+// are e.next, and indexOf need not search.
 func (e *entries) searchBounds(k netip.Addr) (from, end int) {
 	switch next := e.next; {
 	case next >= len(e.entryList):
@@ -298,7 +298,7 @@ func (e *Entries[V]) valueAt(i int) V {
 }
 
 // Renew calls the function stale for each unchanged entry. If stale returns true, the next write encodes the entry
-// again. Members that the function kind does not describe are then lost.
+// again. The new text of the entry has only the members that e.kind describes.
 func (e *Entries[V]) Renew(stale func(text string, v V) bool) {
 	for i := range e.entryList {
 		one := &e.entryList[i]

@@ -156,8 +156,8 @@ func (x *index) readIndex(c *codec.Codec) {
 // An indexer writes rows into the space that newIndexer has reserved. The zero indexer writes nothing.
 type indexer struct{ offset int }
 
-// newIndexer writes the index of the member with this name: space for the given number of digits. If the number is 0,
-// newIndexer writes nothing.
+// newIndexer reserves space for the index of the member with this name. The argument digits is the size of this space.
+// If digits is 0, newIndexer writes nothing.
 func newIndexer(c *codec.Codec, name string, digits int) (x indexer) {
 	if digits == 0 {
 		return x

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package indexed stores the lists and tables of a node's registry, which may have hundreds of kilobytes. A process
-// parses only the entries that it uses, and copies the text of unchanged entries.
+// Package indexed stores the large lists and tables of a node's registry. The registry may have hundreds of kilobytes.
+// So a process parses only the entries that it uses, and copies the text of unchanged entries.
 //
 //   - [Entries] are a map from addresses to values, with an index by which a process finds an entry.
 //   - [Addrs] describes a list of addresses that has an index.

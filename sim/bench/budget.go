@@ -10,8 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// A budget limits the cost of a request and its response, in one layout and on one route. The field times is the
-// maximum ratio of this cost to the cost on the same route in otherLayout.
+// A budget limits the cost of a request and its response, in one layout and on one route. The limit is the cost on the
+// same route in otherLayout, multiplied by times.
 type budget struct {
 	layout, route, otherLayout string
 	times                      float64
