@@ -73,9 +73,9 @@ func (f filter) options(program int) attribute {
 }
 
 // qdiscKind returns the kind of qdisc that the filter needs. The qdisc ingress has only the hook ingress, and clsact
-// has both hooks. If one link of the machine has a clsact, the kernel looks for a clsact at each outgoing packet. This
-// makes a packet between two pods up to 0.5 % slower. So only a link with a filter at egress gets a clsact. This filter
-// must be the link's first one: see addQdisc.
+// has both hooks. If any link of the machine has a clsact, the kernel checks for each outgoing packet whether the
+// packet's link has a clsact. The check makes a packet between two pods up to 0.5 % slower. So only a link with a
+// filter at egress gets a clsact. The filter at egress must be the link's first filter: see addQdisc.
 func (f filter) qdiscKind() string {
 	if f.hook == tcEgress {
 		return "clsact"
@@ -83,8 +83,8 @@ func (f filter) qdiscKind() string {
 	return "ingress"
 }
 
-// handle returns the handle of the filter. The handles at ingress and at egress differ. Otherwise, if a link has the
-// qdisc ingress, a request for the filter at egress would find the filter at ingress.
+// handle returns the handle of the filter. The handles at ingress and at egress differ. On a link with the qdisc
+// ingress, equal handles would cause a mistake: a request for the filter at egress would find the filter at ingress.
 func (f filter) handle() uint32 {
 	if f.hook == tcEgress {
 		return 2
@@ -197,8 +197,8 @@ func (f *filter) parse(b []byte) {
 	}
 }
 
-// programName returns the kernel's name for a program. It contains a hash of effect and the revision of the program's
-// source. effect says what the program does.
+// programName returns the kernel's name for a program. The text effect says what the program does. The name contains a
+// hash of this text, and then the revision of the program's source.
 func programName(effect string) string { return objectName(effect, bpf.Revision()) }
 
 // objectName returns the name of a BPF object: OwnTable, a hash of the content in 16 hexadecimal digits, and the
@@ -209,8 +209,8 @@ func objectName(content, suffix string) string {
 	return OwnTable + ":" + hex.EncodeToString(is.Sum(nil)) + ":" + suffix
 }
 
-// hasSameEffect reports whether the kernel's program has the same effect as the wanted program. The names of such
-// programs differ only in the revision.
+// hasSameEffect reports whether the kernel's program has the same effect as the wanted program. The names of two
+// programs with the same effect differ only in the revision.
 func hasSameEffect(name, want string) bool {
 	return strings.HasPrefix(name, want[:strings.LastIndex(want, ":")+1])
 }

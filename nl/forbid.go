@@ -48,7 +48,7 @@ func (f Forbid) Supported() error {
 	return unix.Close(program)
 }
 
-// filter returns the filter for each link, without its index.
+// filter returns a filter that has no link yet: onLinks sets the index of each link.
 func (f Forbid) filter() filter {
 	return filter{name: programName(fmt.Sprint("refuse ", f.Addrs)), hook: tcEgress}
 }

@@ -22,9 +22,9 @@ import (
 // (tc-police(8)). The filters of all links share one police action with one token bucket. The kernel deletes the action
 // soon after its last filter.
 //
-// A Limit does not count packets that a [Splice] sends from one link to the other. At ingress, the filters of the Limit
-// come after those of the Splice. At egress, the filters of the Limit ignore packets that have arrived through another
-// link. So each packet counts only once.
+// A [Splice] connects two links. A Limit does not count the packets that the Splice takes from one of these links and
+// sends to the other. At ingress, the filters of the Limit come after those of the Splice. At egress, the filters of
+// the Limit ignore packets that have arrived through another link. So each packet counts only once.
 type Limit struct {
 	Devs   []string
 	Egress bool
@@ -71,7 +71,7 @@ func (l Limit) position() filter {
 	return filter{hook: tcIngress, pref: limitPref}
 }
 
-// filter returns the filter for each link, without its index.
+// filter returns a filter that has no link yet: onLinks sets the index of each link.
 func (l Limit) filter() filter {
 	f := l.position()
 	f.name, f.police = l.programName(), l.policeAction()
@@ -105,7 +105,7 @@ func (l Limit) policeAction() attribute {
 	b = ne.AppendUint32(b, shot)
 	b = ne.AppendUint32(b, 0) // limit, which the kernel does not use
 	b = ne.AppendUint32(b, l.ticks())
-	b = ne.AppendUint32(b, math.MaxInt32) // mtu: accept packets of any size, also before they are cut into segments
+	b = ne.AppendUint32(b, math.MaxInt32) // mtu: accept packets of any size, also those that GSO splits later
 	b = append(b, cells, ethernet)
 	b = append(b, make([]byte, 6)...) // overhead, align, mpu
 	b = ne.AppendUint32(b, uint32(min(l.Rate, math.MaxUint32)))

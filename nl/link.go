@@ -55,7 +55,7 @@ func (l Link) Names() []string {
 // RealLink is the Kind of lo and of a network card. The kernel does not let a process delete these links.
 const RealLink = "device"
 
-// String returns the command of ip(8) that would add the link, without the master or the other end.
+// String returns the command of ip(8) that would add the link. The command names neither the master nor the other end.
 func (l Link) String() string {
 	return command("ip link add").word(l.Name).number("mtu", l.MTU).number("group", int(l.Group)).
 		option("type", l.Kind).option("mode", l.Mode).String()
@@ -229,8 +229,8 @@ func (n *NS) forgetLink(name string) {
 
 func linkMessage() *nl.IfInfomsg { return nl.NewIfInfomsg(unix.AF_UNSPEC) }
 
-// skipStats returns an attribute that makes the kernel leave out the statistics, half of each answer
-// (RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h).
+// skipStats returns an attribute that makes the kernel leave out the statistics (RTEXT_FILTER_SKIP_STATS of
+// linux/rtnetlink.h). The statistics are half of each answer.
 func skipStats() attribute { return attr32(unix.IFLA_EXT_MASK, 1<<3) }
 
 // linkInfo returns the attribute that gives a new link its kind and the options of this kind.

@@ -42,12 +42,12 @@ func isOwnTable(name string) bool {
 // addresses for routed pods, and the BPF objects that pods share. If the node still has a veth pair of a pod, or one of
 // our routes to a pod, RemoveShared removes nothing and returns false.
 //
-// RemoveShared never removes a pod's pair or routes. The kernel deletes them when the pod's namespace ends, so a pod
-// uses every pair and route that exists.
+// RemoveShared never removes a pod's pair or a pod's route. The kernel deletes a pod's pair and routes when the pod's
+// namespace ends. So each pair and each route that exists is used by its pod.
 //
 // An ADD may run at the same time. The ADD makes its pair before it checks the objects that serve all pods. So either
 // RemoveShared finds the pair, or the ADD finds that objects are missing. After the removal, RemoveShared looks for
-// pairs again. If it finds one, the error is [ErrPods], and the caller must put the removed objects back.
+// pairs again. If RemoveShared finds a pair, the error is [ErrPods], and the caller must put the removed objects back.
 func (n *NS) RemoveShared() (removed bool, err error) {
 	return removeUnused(n.Vacant, func() (Wiring, error) { return n.sharedObjects(isOwnTable, isOwnRule) }, removePins)
 }

@@ -41,8 +41,8 @@ func (k Namespaces) Know(n *NS, path string) {
 func (k Namespaces) At(nearEnd Link) string { return k[nearEnd.peerNS] }
 
 // nsNumber returns 1 + the ID that another namespace has in n (ip-netns(8)), or 0 if the other namespace has no ID in
-// n. The kernel gives a namespace this ID when it first sends a message about a link of n whose other end or master is
-// in the namespace.
+// n. A link of n may have its other end or its master in the other namespace. The other namespace gets the ID when the
+// kernel first sends a message about one of these links.
 func (n *NS) nsNumber(other *NS) (ns uint32, err error) {
 	gen := nl.NewRtGenMsg()
 	msgs, err := n.sendRequest(unix.NETLINK_ROUTE, unix.RTM_GETNSID, 0, unix.RTM_NEWNSID, gen,

@@ -141,8 +141,8 @@ func (e intervalElement) attribute(number int) attribute {
 	return nested(number, key)
 }
 
-// intervalElements returns two elements for each prefix: its first address, and the first address after it, if there is
-// one.
+// intervalElements returns two elements for each prefix: the first address of the prefix, and the first address after
+// the prefix. The second element is missing if the prefix ends with the last address of the family.
 func intervalElements(prefixes []netip.Prefix) []intervalElement {
 	var all []intervalElement
 	for _, p := range prefixes {

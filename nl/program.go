@@ -32,7 +32,8 @@ func loadBPF(code []byte) (fd int, err error) {
 	return -1, fmt.Errorf("%w: %w%s", ErrNoBPF, err, verifierReason(log))
 }
 
-// verifierReason returns the last line of the verifier's log that is about the program.
+// verifierReason returns the last line of the verifier's log. It skips empty lines, and the line "processed ..." with
+// the verifier's statistics.
 func verifierReason(log []byte) string {
 	lines := strings.Split(strings.TrimSpace(unix.ByteSliceToString(log)), "\n")
 	for i := len(lines) - 1; i >= 0; i-- {

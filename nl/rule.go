@@ -218,7 +218,7 @@ func (n *NS) Rules() ([]Rule, error) {
 	return all, nil
 }
 
-// listRules returns the rules of a family, from the listCache after [NS.List].
+// listRules returns the rules of a family. After [NS.List], listRules takes the rules from the listCache.
 func (n *NS) listRules(family Family) ([]Rule, error) {
 	if n.listCache != nil {
 		list := n.listCache.rulesOf(n, family)

@@ -15,11 +15,12 @@ import (
 // for the seal, and counts the rules of each chain. This takes half the time of reading the rules. Check reads the
 // rules.
 //
-// A table with Varies chains has a second seal, for its other chains (see [Table.Lasting]). The second seal shows that
-// the kernel has accepted the other chains, so the kernel has all parts of nftables that they need.
+// If some chains of a table have Varies set, the table has a second seal. The second seal is for the chains without
+// Varies (see [Table.Lasting]). It shows that the kernel has accepted these chains. So the kernel has all parts of
+// nftables that these chains need.
 
-// Sealed reports whether the kernel's table has the seal of the Table t. Such a table was made from a Table with the
-// same Chains and Of.
+// Sealed reports whether the kernel's table has the seal of the Table t. A table with this seal was made from a Table
+// whose fields Chains and Of were equal to those of t.
 func (t Table) Sealed(n *NS) bool {
 	_, _, err := t.getChain(n, t.sealName())
 	return err == nil
@@ -66,8 +67,8 @@ func (t Table) commitSeals(n *NS) error {
 func (t Table) sealName() string {
 	text := make([]byte, 0, 2<<10)
 	if slices.ContainsFunc(t.Chains, func(c Chain) bool { return c.Varies }) {
-		// Earlier releases made only one seal, even for a table with Varies chains. Our names must differ from the name
-		// of that seal.
+		// Earlier releases made only one seal, even for a table whose chains have Varies set. Our names must differ
+		// from the name of that seal.
 		text = append(text, "lasting\n"...)
 	}
 	for _, c := range t.Chains {

@@ -26,15 +26,15 @@ import (
 //
 //   - The packet belongs to a TCP connection of the namespace, or begins one.
 //   - A UDP socket is connected to the packet's source.
-//   - Another socket has the packet's destination port. But this socket does not await an answer to a packet that the
-//     Splice has sent through ENI.
+//   - Another socket has the packet's destination port, and the packet is no answer to a packet that the Splice has
+//     sent through ENI.
 //
-// A NAT rule may give the namespace's TCP connection a port that no socket has. If the programs recognise such a
-// connection, they treat its packets as awaited. They recognise a connection from outside by its first packet. They
-// recognise a connection that begins in the namespace, but not at Veth, by its first answer. To distinguish this
-// answer, they remember the connections whose first packet came through Veth. They remember all these connections as
-// long as their maps have room. An ICMP error is treated like an answer to the packet in it. Fragments go where the
-// first fragment goes.
+// A NAT rule may give the namespace's TCP connection a port that no socket has. If the programs recognise this
+// connection, they treat its packets as awaited. The programs recognise a connection from outside by the first packet,
+// and a connection to outside by the first answer. But a connection whose first packet came through Veth also gets
+// answers. So the programs remember each connection through Veth, and do not treat the answers of this connection as
+// awaited. The programs remember connections of both kinds as long as the maps have room. An ICMP error is treated like
+// an answer to the packet that the error contains. Fragments go where the first fragment goes.
 type Splice struct {
 	ENI, Veth string
 	MAC       string

@@ -24,7 +24,7 @@ func (n *NS) stripCard(l Link) error { return errors.Join(n.delLinksAbove(l), n.
 func (n *NS) delPrograms(l Link) error { return errors.Join(n.delXDP(l), n.delTCX(l)) }
 
 // delLinksAbove deletes the links of the namespace whose master is l. It does not find a link that the pod has moved to
-// another namespace, unlike [NS.Unshared] and [NS.Slaves].
+// another namespace: for such a link, see [NS.Unshared] and [NS.Slaves].
 func (n *NS) delLinksAbove(l Link) error {
 	above, failed := n.linksAbove(l)
 	for _, a := range above {
@@ -108,8 +108,8 @@ func queryTCX(index int, hook uint32) (programs, links []uint32, err error) {
 	return programs[:count], links[:count], err
 }
 
-// detachTCX detaches a program from a hook of tcx, or the bpf_link that holds the program. This works even if the
-// bpf_link is pinned, or a process has it open.
+// detachTCX detaches a program from a hook of tcx. If a bpf_link holds the program, detachTCX detaches the bpf_link.
+// The kernel detaches even a bpf_link that is pinned, or that a process has open.
 func detachTCX(index int, hook, program, link uint32) error {
 	open, id := uintptr(unix.BPF_PROG_GET_FD_BY_ID), program
 	if link != 0 {

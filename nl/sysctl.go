@@ -107,8 +107,8 @@ func (s Sysctl) Settable(n *NS) error {
 	return err
 }
 
-// writeValue writes the value without reading the parameter first. If this process cannot write, writeValue succeeds if
-// the parameter has the value.
+// writeValue writes the value without reading the parameter first. If this process cannot write, writeValue reads the
+// parameter. A parameter that already has the value is no error.
 func (s Sysctl) writeValue(n *NS) error {
 	fd, err := s.openFile(n, unix.O_WRONLY)
 	if err != nil {
@@ -184,8 +184,8 @@ func (s Sysctl) Check(n *NS) error {
 	return err
 }
 
-// hasValue reports whether value is s.Value. With Also, it also returns true if a range in the list value contains
-// s.Value: the kernel merges ranges that overlap or touch (proc_do_large_bitmap).
+// hasValue reports whether value is equal to s.Value. If Also is set, value is a list of ranges, and one range that
+// contains s.Value is enough. The kernel merges ranges that overlap or touch (proc_do_large_bitmap).
 func (s Sysctl) hasValue(value string) bool {
 	if !s.Also || value == s.Value {
 		return value == s.Value

@@ -22,11 +22,11 @@ type Table struct {
 	Family string // inet, ip, ip6 or arp
 	Name   string
 	Chains []Chain
-	Of     string // a text that the seal depends on in addition to the chains: see [Table.Sealed]
+	Of     string // a text: the table's seal depends on Chains and on Of, see [Table.Sealed]
 	More   bool   // the kernel's table may have other chains, which Check ignores
 	// With Others, Check also accepts a table that one of our plugins has made for another configuration, and ignores
-	// additional rules of ours. A chain with Alike set may then be missing. If it exists, Check compares only the
-	// number of our rules in it.
+	// additional rules of ours. A chain with Alike set may then be missing. If the chain exists, Check compares only
+	// the number of our rules in the chain.
 	Others bool
 }
 
@@ -196,8 +196,8 @@ func (t Table) Check(n *NS) error {
 }
 
 // Intact returns an error if another program has changed the kernel's table. It needs the Chains of t, but not their
-// Rules. The table must exist, and must not be dormant. Each chain must have rules, and the same type, hook, priority
-// and policy. All rules must be ours.
+// Rules. The table must exist, and must not be dormant. Each chain of t must exist with the type, hook, priority and
+// policy that t gives. Each of these chains must have rules, and all rules of the table must be ours.
 func (t Table) Intact(n *NS) error {
 	if err := t.checkAwake(n); err != nil {
 		return err

@@ -14,9 +14,9 @@ import (
 )
 
 // A Tunnel is a link that sends IP packets inside UDP packets ("foo over UDP", FOU): IPv4 in IPv4, or IPv6 in IPv6. A
-// Tunnel has no remote address: the outer packet goes to the next hop of the inner packet's route, or without a next
-// hop, to the inner packet's destination. So one link serves any number of far ends (ip_tunnel_xmit, "NBMA tunnel").
-// Each far end needs a [FOU] at the same port.
+// Tunnel has no remote address. If the inner packet's route has a next hop, the outer packet goes to this next hop.
+// Otherwise, the outer packet goes to the inner packet's destination. So one link serves any number of far ends
+// (ip_tunnel_xmit, "NBMA tunnel"). Each far end needs a [FOU] at the same port.
 //
 // The outer source port follows from the inner packet's connection. So EC2 and the hosts can treat each connection as a
 // flow of its own, for example on another CPU.

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Veth is a veth pair: the near end is in the namespace of the Step, and the far end (the peer) is in PeerNS. If one
+// A Veth is a veth pair. The near end is in the namespace that Add gets. The far end (the peer) is in PeerNS. If one
 // end is deleted, the kernel deletes both.
 //
 // The caller chooses the MAC addresses, because udev changes those that the kernel chooses (systemd.link(5),
@@ -157,7 +157,8 @@ func (v Veth) setNearUp(n *NS) error {
 			return err
 		}
 	}
-	// A request or a write to a sysctl's file for each property would take several times as long.
+	// One request sets all other properties. Several requests, or writes to several sysctl files, would take several
+	// times as long.
 	var spec, conf []attribute
 	const forwarding, sendRedirects = 1, 6 // IPV4_DEVCONF_FORWARDING, IPV4_DEVCONF_SEND_REDIRECTS of linux/ip.h
 	if v.NoRedirects {
@@ -184,8 +185,8 @@ func (v Veth) setNearUp(n *NS) error {
 	return n.setLink(name, 0, v.Alias, nest(unix.IFLA_AF_SPEC, spec...))
 }
 
-// Near returns the kernel's state of the near end. If fresh is true, this command has created the pair, and Near makes
-// PeerNS remember the index of the far end.
+// Near returns the kernel's state of the near end. fresh reports whether the caller has just created the pair. If fresh
+// is true, Near makes PeerNS remember the index of the far end.
 func (v Veth) Near(n *NS, fresh bool) (Link, error) {
 	l, err := n.LinkByName(v.Name)
 	if err == nil && fresh && v.PeerNS != nil && v.PeerNS.indices != nil {

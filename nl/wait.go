@@ -99,9 +99,9 @@ func (n *NS) FindMAC(mac string) (Link, error) {
 }
 
 // LinksByMAC maps MAC addresses to the links of the namespace. It leaves out links that borrow the MAC address of the
-// link below them. Of several other links with one MAC address, the map has the first. If links change while the kernel
-// lists them, LinksByMAC tries again, and fails after ten tries. If the map lacked the link of an ENI, pods would get
-// no addresses of this ENI.
+// link below them. If several of the remaining links have the same MAC address, the map has the first of them. If links
+// change while the kernel lists them, LinksByMAC tries again, and fails after ten tries. If the map lacked the link of
+// an ENI, pods would get no addresses of this ENI.
 func (n *NS) LinksByMAC() (map[string]Link, error) {
 	links, err := n.exactLinks()
 	if err != nil {

@@ -61,9 +61,9 @@ func Refused(name string) string {
 }
 
 // kernelNames returns the names that the kernel itself uses in each namespace. The first three are lo, and the sysctl
-// directories "all" and "default". The others are the fallback devices of tunnels. When the kernel loads a tunnel's
-// module, the module makes this device in each namespace. If any namespace has a link of this name, the kernel cannot
-// load the module.
+// directories "all" and "default". The others are the fallback devices of tunnels. When the kernel loads the module of
+// a tunnel, the module makes the fallback device in each namespace. If any namespace has a link with the name of the
+// fallback device, the kernel cannot load the module.
 func kernelNames() []string {
 	return []string{"lo", "all", "default", "tunl0", "ip6tnl0", "sit0", "gre0", "gretap0", "erspan0", "ip6gre0",
 		"ip_vti0", "ip6_vti0"}

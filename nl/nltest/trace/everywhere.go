@@ -18,13 +18,13 @@ var Step = flag.Int("step", 4, "kill after only one of `N` system calls, and, if
 var everyCall = flag.Bool("trace.every", false,
 	"kill after every system call, not only after those that may leave something changed")
 
-// Everywhere runs a program several times, and kills it in each run. In the first run, it kills the program after the
-// first system call that it counts. In each further run, it kills the program [Step] counted calls later. It stops when
-// the program has ended by itself in three runs in a row, because some runs make fewer calls than others. Everywhere
-// counts only the calls that [Lasting] names, unless the flag -trace.every is set.
+// Everywhere runs a program several times, and kills the program in each run. In the first run, Everywhere kills the
+// program after the first counted system call. In each further run, Everywhere kills the program [Step] counted calls
+// later. Some runs make fewer calls than others. So Everywhere stops only when the program has ended by itself in three
+// runs in a row. Everywhere counts only the calls that [Lasting] names, unless the flag -trace.every is set.
 //
-// Each run is a subtest that calls runTrace. This function must prepare namespaces and files, run the Trace, and check
-// what the program has left behind. Everywhere returns the number of runs in which it killed the program.
+// Each run is a subtest that calls runTrace. runTrace must prepare namespaces and files, run the Trace, and check what
+// the program has left behind. Everywhere returns the number of runs in which it killed the program.
 func Everywhere(t *testing.T, command string, runTrace func(*testing.T, *Trace)) (points int) {
 	t.Helper()
 	counts := Lasting

@@ -12,8 +12,8 @@ import (
 )
 
 // filterEnv is an environment variable. If it is set, the traced program installs a seccomp filter, and does not stop
-// at the system calls in the list harmless. This saves much time: the Go runtime makes about ten harmless calls for
-// each other call.
+// at the system calls in the list harmless. The filter saves much time: for each call that is not harmless, the Go
+// runtime makes about ten harmless calls.
 const filterEnv = "TRACE_FILTERED"
 
 // This function runs in the traced program, because the traced program is a test binary that contains this package.

@@ -16,7 +16,7 @@ import (
 
 const (
 	fstatat      = unix.SYS_FSTATAT
-	threadMemory = 1<<32 - 1 // no call has this number: here, a thread sets its register without a call
+	threadMemory = 1<<32 - 1 // no call has this number: here, a thread needs no call to set up its own memory
 )
 
 // failCall returns an error, because it does not know the registers of this architecture.
