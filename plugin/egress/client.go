@@ -145,13 +145,14 @@ func gatewayPrefixes(f nl.Family, all []Egress) (gws []netip.Prefix) {
 // answers must not use the tunnel, even if a destination of the tunnel contains the caller's address. Examples are
 // answers to probes, and to callers at a NodePort or a load balancer. So answers get a mark (the constant mark), and
 // packets with this mark do not use the tunnel's table. Packets that arrive through the veth pair also get the mark. If
-// serviceLoop is "masquerade", the pod forwards such packets to the ENI. They are the tunnel's own packets to a router,
-// or packets to a Service's backend whose address is in a destination.
+// serviceLoop is "masquerade", the pod forwards packets from the veth pair to the ENI. Some of these packets are the
+// tunnel's own packets to a router. Others go to backends of Services, and the address of a backend may be in a
+// destination of the tunnel.
 //
 // A connection that leaves through the tunnel also gets the mark. From the tunnel, the pod accepts only answers of
-// marked connections, and ICMP errors about them. Otherwise, any program that can send UDP to the pod could send the
-// pod packets with a forged source. For example, this program could answer like the pod's DNS server, or lower the path
-// MTU of the pod's other connections.
+// marked connections, and ICMP errors about them. Otherwise, any program that can send UDP to the pod could send
+// packets with a forged source to the pod. For example, this program could answer like the pod's DNS server, or lower
+// the path MTU of the pod's other connections.
 //
 // The destinations may change while the pod runs, see renew.go. A TCP connection that has begun outside of the tunnel
 // stays outside, because its source address must stay the same. A TCP connection that has begun through the tunnel ends

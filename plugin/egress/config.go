@@ -170,8 +170,8 @@ func (v *validation) checkReachable(e Egress) {
 	}
 }
 
-// checkConflicts refuses two egresses with the same destination if the key namespaces of both may match the same
-// namespace. The pods of this namespace would be clients of both egresses.
+// checkConflicts refuses two egresses with the same destination if one namespace may match the key "namespaces" of each
+// egress. The pods of this namespace would be clients of both egresses.
 func (v *validation) checkConflicts(all map[string]Egress) {
 	names := slices.Sorted(maps.Keys(all))
 	for i, one := range names {

@@ -17,13 +17,13 @@ import (
 //
 //   - First, it closes the UDP ports. So no packet of a client enters a router any more.
 //   - Then it deletes the attachment's links in one request: the slave, the pair and the tunnels. The kernel sets them
-//     all down before it removes a route. If the link to the VPC is not in the group, for example because the pod has
-//     a whole ENI, endEgress sets it down first.
+//     all down before it removes a route. The link to the VPC may be in another group, for example if the pod has a
+//     whole ENI. endEgress then sets this link down first.
 //   - Last, it deletes the objects that have no effect without links.
 //
-// Other plugins made the slave and the pair, and their DELs accept that these links are gone. The path in the DEL may
-// now lead to another pod's namespace. That namespace has links of another first attachment, and no link with the
-// group: endEgress then does nothing.
+// Other plugins made the slave and the pair, and their DELs accept that these links are gone. CNI_NETNS, the path of
+// the namespace in the DEL, may now lead to another pod's namespace. The other pod's namespace has links of the other
+// pod's first attachment, and no link with the argument group. So endEgress does nothing there.
 func endEgress(ns *nl.NS, name string, group uint32) error {
 	links, err := ns.Links()
 	if err != nil {

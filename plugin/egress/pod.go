@@ -36,8 +36,9 @@ const (
 // Marks are the bits that nodePortMark must not have.
 const Marks = mark | answer
 
-// The priorities of a pod's routing rules, and the numbers of its routing tables. Our rules come after those for
-// callers (unnumbered-ptp) and for further NICs (ipvlan).
+// The priorities of a pod's routing rules, and the numbers of its routing tables. Our rules come after two other kinds
+// of rules: the rules of unnumbered-ptp for callers at NodePorts (keepCaller), and the rules of ipvlan for further
+// NICs.
 const (
 	prefPast = 1535 // client: packets that leave through the ENI
 	prefOut  = 1536 // client: packets that go into the tunnel; router: packets from the tunnel to the VPC

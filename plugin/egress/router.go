@@ -17,9 +17,9 @@ import (
 //
 // A packet that comes out of the tunnel takes the pod's routes to the VPC, or else leaves through the pod's ENI. The
 // router's own packets to the internet leave through the node. Answers get a mark, and packets with this mark go back
-// into the tunnel, to the client's address. The router's own ICMP errors get the mark of their packet (fwmark_reflect).
-// So an error about a client's packet goes to the client, and an error about an answer goes to the sender of the
-// answer. A router has the same routes and links for any number of clients.
+// into the tunnel, to the client's address. An ICMP error of the router gets the mark of the packet that caused the
+// error (fwmark_reflect). So an error about a client's packet goes to the client, and an error about an answer goes to
+// the sender of the answer. A router has the same routes and links for any number of clients.
 func (p *pod) routerWiring(e Egress) (nl.Wiring, error) {
 	families := p.families(e)
 	if len(families) == 0 {
@@ -175,8 +175,8 @@ func (p *pod) clientCIDRs(f nl.Family, clients []netip.Prefix) []netip.Prefix {
 }
 
 // snatRules returns the rules that make the router's address the source of packets from the tunnel. For TCP and UDP,
-// the new source ports are lower than the ports of the service loop. An answer at a port of the loop looks like an
-// answer to a looped packet, because no socket of the router has this port.
+// the new source ports are lower than the ports of the service loop. No socket of the router has a port of the service
+// loop. So an answer at a port of the service loop looks like an answer to a packet of the service loop.
 func (p *pod) snatRules(f nl.Family) (rules []nl.NFRule) {
 	in, a := nl.IIFName(anyLink), p.addr(f)
 	for _, proto := range []string{"tcp", "udp"} {

@@ -29,13 +29,13 @@ func (nameOnNode Home) moveToNode(c nl.MovedLink, node *nl.NS) error {
 	return c.Del(node)
 }
 
-// mayHaveCard reports whether an attachment may have a card. It does not parse the pod's requests: this would cost each
-// DEL time, and the text may be wrong.
+// mayHaveCard reports whether an attachment may have a card. It does not parse the pod's requests: the parser would
+// make each DEL slower, and a request may be invalid.
 func mayHaveCard(r *plugin.Request[Config]) bool { return r.Prev == nil || r.Config.Asks(r.IfName) }
 
-// moveCardsBack moves the attachment's cards from the pod to the node. It finds each card by its group, or if the pod
-// has changed the group, by the result of the ADD. A slave in the result has the MAC address of its ENI. No card in the
-// pod has this address, so the slave does not match.
+// moveCardsBack moves the attachment's cards from the pod to the node. It finds a card by the card's group. If the pod
+// has changed the group, it finds the card by the result of the ADD. A slave in the result has the MAC address of its
+// ENI. No card in the pod has this address, so the slave does not match.
 func moveCardsBack(r *plugin.Request[Config], nameOnNode Home, node, pod *nl.NS) error {
 	if !mayHaveCard(r) {
 		return nil
