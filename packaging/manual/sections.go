@@ -13,7 +13,7 @@ const sections = `
 The command has done its work.
 .TP
 \fB1\fP
-An error. Also: \fBdoctor\fP leaves an error, \fBvalidate\fP finds a mistake, or \fBstatus \-\-diff\fP finds a disagreement.
+An error. Also: \fBdoctor\fP finds an error and does not repair it, \fBvalidate\fP finds a mistake, or \fBstatus \-\-diff\fP finds a disagreement.
 .TP
 \fB3\fP
 There is no such command.
@@ -26,7 +26,7 @@ Where the commands look for conflists.
 The plugins.
 .TP
 \fI/run/cni\-ipvlan\-vpc\-k8s/registry.json\fP
-What the processes of the node know of its ENIs, addresses and leases. The directory has the locks, too. An operator may delete it.
+What the processes of the node know of the node's ENIs, addresses and leases. An operator may delete this file. The directory also has the locks.
 .TP
 \fI/etc/cni\-ipvlan\-vpc\-k8s.env\fP
 Variables for the units of systemd.
@@ -48,7 +48,7 @@ Another directory for the registry.
 Which pod has which address, and do registry, kernel, metadata and EC2 agree?
 \fBcni\-tool status \-\-diff\fP
 .TP
-What breaks the pods' network on this node? Repair what can do no harm:
+What breaks the pods' network on this node? Make the repairs that can do no harm:
 \fBcni\-tool doctor \-\-fix\fP
 .TP
 Find all mistakes in a configuration, on any machine:

@@ -22,8 +22,8 @@ type layout struct {
 	finish  func(*host) error         // completes a host that has all its pods; may be nil
 	// If true, the pods use Services, so the host has rules like those of kube-proxy, and tracks connections.
 	service   bool
-	tunnel    func(*pair) error // makes tunnels from pod "a" to "b" and "c"; nil: no tunnels
-	otherPods int               // pods that the first host gets before "a" and "c"
+	tunnel    func(*pair) error // makes tunnels from pod "a" to the pods "b" and "c" (see pair); nil: no tunnels
+	otherPods int               // number of pods that the first host gets before the pods "a" and "c"
 }
 
 // The names of the layouts to which budgets refer.
@@ -55,8 +55,8 @@ var (
 	clusterIP = netip.MustParseAddr("172.20.0.1")
 )
 
-// clusterPort is the port of the Service whose backend is the pod on the other host. The backend of the Service at the
-// next port is the pod on the same host.
+// clusterPort is the port of the Service whose backend is the pod "b" of a pair. The next port is that of the Service
+// whose backend is the pod "c".
 const clusterPort = 80
 
 // A host is an instance, and a guest is a pod on a host.

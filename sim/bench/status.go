@@ -82,8 +82,9 @@ func (r *report) statusTable() table.Table {
 	return t
 }
 
-// checkStatus returns an error if STATUS of one of our data paths exceeds maxStatusRatio. It checks only counts of
-// instructions, because times vary.
+// checkStatus compares, for each of our two data paths, the cost of STATUS with that of a program that does nothing. It
+// returns an error if a ratio is greater than maxStatusRatio. It checks only counts of instructions, because times
+// vary.
 func (r *report) checkStatus() error {
 	if !r.icount || len(r.statuses) == 0 {
 		return nil

@@ -30,8 +30,8 @@ type upkeep struct {
 	commands []cost        // the cost of each of the timerCommands
 }
 
-// measureUpkeep measures the upkeep of a node that has otherPods pods of a chain, and one more pod during the
-// measurement.
+// measureUpkeep measures the upkeep of a node that has otherPods pods of a chain. During the measurement, the node has
+// one more pod.
 func (n *node) measureUpkeep(ctx context.Context, c *chain, otherPods int) (u upkeep, err error) {
 	ps, err := n.newPods(1)
 	if err != nil {

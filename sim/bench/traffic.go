@@ -200,8 +200,9 @@ func (g *guest) startServer(ctx context.Context) (wait func(), err error) {
 	return wait, err
 }
 
-// table returns a table with a row for each layout and route. For each load, the row has the lowest cost, and its ratio
-// to the reference. Higher costs can include periodic work of the VM's kernel for all pods.
+// table returns a table with a row for each layout and route. For each load, the row has the lowest cost, and the ratio
+// of this lowest cost to the lowest cost of the reference. Higher costs can include periodic work that the VM's kernel
+// does for all pods.
 func (fs *flows) table() table.Table {
 	t := table.Table{{"layout", "route"}}
 	if fs.noteColumn != "" {

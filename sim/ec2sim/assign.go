@@ -70,7 +70,8 @@ func (s *Sim) assignPrivateIPAddresses(in *assignPrivateIPAddressesInput) (*assi
 	return out, nil
 }
 
-// assignDemand takes the demand's blocks from the subnet's space, adds them to the ENI's holding, and returns them.
+// assignDemand assigns the addresses or prefixes that the demand d asks for, and returns them. It takes them out of the
+// subnet's space sp, and adds them to the ENI's holding h.
 func (s *Sim) assignDemand(e *eni, h *holding, sp *space, d demand) (got holding, err error) {
 	if got, err = sp.takeDemand(d, "Resource.AlreadyAssigned"); err != nil {
 		return holding{}, err

@@ -35,7 +35,7 @@ type catalogue[T any] struct {
 	tags     func(T) map[string]string   // nil if resources of this type have no tags
 	maxPage  int                         // maximum number of resources in a page
 	unpaged  bool                        // without MaxResults, a page has all resources; if false: at most maxPage
-	idParam  string                      // the parameter for IDs, if EC2 refuses IDs with MaxResults; otherwise empty
+	idParam  string                      // the parameter for IDs; empty if EC2 accepts IDs with MaxResults
 }
 
 // choosePage returns the requested page, and the token of the next page. The token contains the last ID of the page,

@@ -63,7 +63,7 @@ type attachment struct {
 	instance            *Instance
 	index, card         int
 	status              string // attaching, attached, detaching
-	plugged             bool   // metadata and the listeners know that the ENI is attached
+	plugged             bool   // metadata and the listeners (Sim.OnChange) know that the ENI is attached
 	since               time.Time
 	deleteOnTermination bool
 	boot                bool // the ENI is the boot ENI
@@ -286,7 +286,7 @@ func (s *Sim) detach(e *eni, delay time.Duration) {
 func (s *Sim) finishDetach(e *eni) {
 	was, a := e.snapshot(), e.attachment
 	e.attachment = nil
-	e.publicIP = netip.Addr{} // the ENI loses the address of its instance (Guide: "Public IPv4 addresses")
+	e.publicIP = netip.Addr{} // the ENI loses its public address (Guide: "Public IPv4 addresses")
 	s.publishMetadata(a.instance)
 	if a.plugged {
 		s.queueChange(Change{Kind: Detached, Instance: a.instance.ID, ENI: was})

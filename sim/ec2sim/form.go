@@ -137,7 +137,7 @@ func (f form) indexes(prefix string) []int {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// isScalar reports whether one parameter sets the whole structure, as for an address or a prefix.
+// isScalar reports whether v is an address or a prefix: v is then a structure, but one parameter sets all of v.
 func isScalar(v reflect.Value) bool {
 	switch v.Interface().(type) {
 	case netip.Addr, netip.Prefix:

@@ -19,8 +19,8 @@ const macsDir = "meta-data/network/interfaces/macs/"
 // categories"). The service answers 404 for a key without a value, so the map omits such keys. A path that ends in a
 // slash is a directory, which may be empty.
 //
-// To save time, tree computes only the requested document, or the keys of the requested ENI. The map has the paths of
-// the other documents and ENI directories without their contents.
+// To save time, tree computes only the requested document, or the keys of the requested ENI. For the other documents
+// and the directories of other ENIs, the map has only the paths, and not the contents.
 func (i *Instance) tree(requested string) map[string]string {
 	i.sim.mu.Lock()
 	attached, listed, lies := i.currentView().enis, i.shownENIs(), slices.Clone(i.lies)

@@ -137,8 +137,8 @@ func Unavailable() Lie { return Lie{failure: http.StatusServiceUnavailable} }
 
 // Silent returns a lie with which the service never answers. On a real instance, a packet filter can drop the packets,
 // or the hop limit is too small (Guide: "Use the Instance Metadata Service to access instance metadata"). EC2 also
-// drops packets to link-local addresses above 1024 per second (aws/aws-eks-best-practices describes this limit for
-// DNS).
+// limits packets to link-local addresses: it passes 1024 packets per second, and drops the rest
+// (aws/aws-eks-best-practices describes this limit for DNS).
 func Silent() Lie { return Lie{silent: true} }
 
 func eniIndex(enis []ENI, id string) int {

@@ -57,7 +57,7 @@ var actions = map[string]action{
 // An action computes the answer to a request. The form has the request's parameters. The caller holds the lock.
 type action func(*Sim, form) (output, error)
 
-// newAction returns an action that decodes the form and calls the method f. For a dry run, it does not call f.
+// newAction returns an action that decodes the form and calls the method f. For a dry run, the action does not call f.
 func newAction[In any, Out any, P interface {
 	*Out
 	output
@@ -183,8 +183,8 @@ func (s *Sim) checkDenied(f form) error {
 	return nil
 }
 
-// unauthorizedMessage returns EC2's message for a missing permission (in practice). It ends with a part that looks like
-// EC2's encoded part, and has the same length (API: "Error codes", UnauthorizedOperation).
+// unauthorizedMessage returns EC2's message for a missing permission (in practice). The end of the message looks like
+// EC2's encoded part, and is as long as EC2's encoded part (API: "Error codes", UnauthorizedOperation).
 func (s *Sim) unauthorizedMessage(action string) string {
 	return fmt.Sprintf("You are not authorized to perform this operation. User: "+
 		"arn:aws:sts::%s:assumed-role/node/i-1 is not authorized "+
