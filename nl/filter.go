@@ -49,7 +49,8 @@ const (
 // first, until one handles the packet.
 const filterPref = 72
 
-// add adds the filter with the program of this file descriptor, or replaces the filter's program.
+// add adds the filter, or replaces the program of an existing filter. The argument program is the file descriptor of
+// the BPF program.
 func (f filter) add(n *NS, program int) error {
 	err := f.addQdisc(n)
 	if err == nil {

@@ -7,7 +7,7 @@ package ec2sim
 type Outcome struct {
 	Undone bool   // EC2 does not carry out the request; if Code is empty, EC2 does not answer either
 	Lost   bool   // EC2 closes the connection without an answer
-	Code   string // the error code of the answer; without Undone, EC2 has carried out the request before
+	Code   string // the error code of the answer; Undone decides whether EC2 carries out the request
 }
 
 // The outcomes without an error code.
@@ -26,8 +26,8 @@ func DoneBut(code string) Outcome { return Outcome{Code: code} }
 
 // Script sets the outcomes of the next HTTP requests of the action, in this order. Each attempt of the SDK is a
 // request. A new script replaces the rest of an earlier script. A call of Script without outcomes ends the earlier
-// script. Lose does not affect the requests of a script. If an outcome has Undone, its request takes no token from the
-// buckets, and is not one of the n calls of [Sim.Fail].
+// script. Lose does not affect the requests of a script. A request whose outcome has Undone takes no token from the
+// buckets. [Sim.Fail] does not count this request.
 func (s *Sim) Script(action string, outcomes ...Outcome) {
 	mustHaveAction(action)
 	s.mu.Lock()

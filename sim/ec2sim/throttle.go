@@ -47,8 +47,8 @@ func fullBucket(b Bucket) *bucket { return &bucket{b, b.Size, time.Now()} }
 // for use.
 type Tokens struct{ buckets map[string]*bucket }
 
-// Take takes a token for a call of the action, and reports whether there was one. From the present time of package
-// time, Take computes how many tokens EC2 has added.
+// Take takes a token for a call of the action, and reports whether there was one. Take computes from [time.Now] how
+// many tokens EC2 has added.
 func (t *Tokens) Take(action string) bool {
 	if t.buckets == nil {
 		t.buckets = map[string]*bucket{}

@@ -42,9 +42,9 @@ func (s *Sim) rememberToken(e *eni, in *createNetworkInterfaceInput, out *create
 	}
 }
 
-// retireToken makes the client token of a deleted ENI expire after [Config.TokenLife]. The documentation says only for
-// instances that a token is valid "for at least 24 hours after the termination of the instance" (API: "Ensuring
-// idempotency", as of 2016-09-15).
+// retireToken makes the client token of a deleted ENI expire after [Config.TokenLife]. The token of an instance is
+// valid "for at least 24 hours after the termination of the instance" (API: "Ensuring idempotency", as of 2016-09-15).
+// For the token of an ENI, the documentation names no time.
 func (s *Sim) retireToken(e *eni) {
 	if t, ok := s.tokens[e.token]; ok && s.cfg.TokenLife > 0 {
 		t.until = time.Now().Add(s.cfg.TokenLife)

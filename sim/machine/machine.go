@@ -95,8 +95,8 @@ func (m *Machine) removeOwnDirs() error {
 }
 
 // Reboot ends all processes, without a warning, and boots the machine again. The ENIs stay attached, and the machine's
-// own directories keep their files. [vpcsim.Instance.Reboot] resets the network. The programs that [Machine.Keep] or
-// [Machine.Watch] started before do not start again.
+// own directories keep their files. [vpcsim.Instance.Reboot] resets the network. The programs of earlier calls of
+// [Machine.Keep] and [Machine.Watch] do not start again.
 func (m *Machine) Reboot() error {
 	err := errors.Join(m.Off(), m.Instance.Reboot())
 	if err == nil {

@@ -149,9 +149,10 @@ func callsReceived(n *vpcsim.Namespace) (count int, err error) {
 	return count, nil
 }
 
-// readCounter returns a counter from the text of the file snmp or snmp6 (proc_net(5)). In snmp, the argument line is
-// the first word of two lines: one has the names of counters, and the other has their values. The argument name is the
-// counter's name. In snmp6, each line has one counter: the argument line is the counter's name, and name is empty.
+// readCounter returns a counter from the text of the file snmp or snmp6 (proc_net(5)). In snmp, two lines of text begin
+// with the same word. One line has the names of counters, and the other line has their values. The argument "line" is
+// this first word, and the argument "name" is the counter's name. In snmp6, each line of text has one counter. The
+// argument "line" is the counter's name, and the argument "name" is empty.
 func readCounter(file, line, name string) (int, error) {
 	var names []string
 	for l := range strings.Lines(file) {

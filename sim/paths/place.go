@@ -31,7 +31,7 @@ func Itself(_ *Scene, _ Family, from End) (netip.Addr, error) { return from.Addr
 func seenFromOutside(_ *Scene, _ Family, from End) (netip.Addr, error) { return from.Outside, nil }
 
 // seenAs returns a Sight for packets with a translated source address. The receiver sees the address of the end at the
-// place p, for example of a node.
+// place p. For example, p is the place of a node.
 func seenAs(p Place) Sight {
 	return func(s *Scene, f Family, _ End) (netip.Addr, error) {
 		e, err := p(s, f)
@@ -90,9 +90,10 @@ func newEnd(n *vpcsim.Namespace, a, outside netip.Addr) End {
 	return End{Namespace: n, Addr: netip.AddrPortFrom(a, Port), Outside: outside}
 }
 
-// PodOn returns the place of a pod. The argument node is the number of the pod's node, and index is the device index of
-// the pod's ENI. number is the pod's number on this ENI. Both numbers count from 0. The internet sees IPv6 packets from
-// the pod's own address. It sees IPv4 packets from the node's public address, or from the NAT gateway's.
+// PodOn returns the place of a pod. node is the number of the pod's node, and number is the pod's number on the pod's
+// ENI. node and number count from 0. index is the device index of the ENI. The internet sees IPv6 packets from the
+// pod's own address. The internet sees IPv4 packets from the node's public address, or from the NAT gateway's public
+// address.
 func PodOn(node, index, number int) Place {
 	return func(s *Scene, f Family) (End, error) {
 		n := s.Nodes[node]

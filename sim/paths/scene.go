@@ -52,7 +52,7 @@ type Options struct {
 	Further  bool     // the scene also has the ends of the further paths
 	// The pods' packets to the internet leave directly through the pods' ENIs, whose subnets have a NAT gateway.
 	NAT      bool
-	Kept     bool // the conflist sets keepCaller: see Services for the address that backends of a NodePort then see
+	Kept     bool // the conflist sets keepCaller, for the backends of NodePorts: see Services
 	Tracking bool // the conflist sets serviceLoop to "masquerade", so the kernel tracks the connections in the pods
 	Loopless bool // the conflist sets serviceLoop to "none", so backends see the address of the node
 

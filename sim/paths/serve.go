@@ -75,8 +75,8 @@ func metadataEnd(s *Scene, f Family) (End, error) {
 	return e, err
 }
 
-// proxyMetadata adds or deletes a rule like that of kube2iam: a program on the node gets the pods' packets to the
-// metadata service. kube2iam recognises a pod by the source address of the packets.
+// proxyMetadata adds or deletes a rule like that of kube2iam. The rule sends the pods' packets for the metadata service
+// to a program on the node. kube2iam recognises a pod by the source address of the packets.
 func (n *Node) proxyMetadata(verb string) error {
 	if !n.Addr().IsValid() {
 		return nil

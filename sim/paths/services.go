@@ -21,10 +21,10 @@ type Service struct {
 // Services are the paths to the Services of package kubeproxy, which work after [Scene.Serve]. Each node has Services
 // with the same names, but with different backends.
 //
-// If a pod calls a Service, the backend usually sees the pod's own address with a service loop, and otherwise the
-// node's address. If a caller outside the node calls a NodePort, the backend usually sees the node's address. The
-// backend sees the caller's own address only with externalTrafficPolicy Local. In addition, the backend's answer must
-// leave through the node, or Options.Kept must be set.
+// If a pod with a service loop calls a Service, the backend usually sees the pod's own address. If the pod has no
+// service loop, the backend usually sees the node's address. If a caller outside the node calls a NodePort, the backend
+// usually sees the node's address. The backend sees the caller's own address only with externalTrafficPolicy Local. In
+// addition, the backend's answer must leave through the node, or Options.Kept must be set.
 var Services = []Service{
 	{Path{"pod to a Service on another node", pod1, clusterIP(0, "remote"), looped(node1), jumbo, 0}, calls},
 	{Path{"pod to a Service on its ENI", pod1, clusterIP(0, "sibling"), looped(node1), jumbo, 0}, calls},

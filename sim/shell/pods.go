@@ -32,7 +32,7 @@ func answerCalls(args []string) int {
 		return 1
 	}
 	fmt.Println("ready")
-	for err == nil { // return when the name is gone, because this process keeps the deleted namespace alive
+	for err == nil { // watch the name, because this process keeps the namespace alive after the deletion of the name
 		time.Sleep(50 * time.Millisecond)
 		_, err = os.Stat("/run/netns/" + args[1])
 	}

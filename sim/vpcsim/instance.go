@@ -103,8 +103,8 @@ func (f *Fabric) setBooting(i *Instance) {
 	f.booting = i
 }
 
-// Env returns the environment variables for EC2 and the state directory. The metadata service needs none, because it is
-// at its usual address.
+// Env returns the environment variables for EC2 and the state directory. No variable has the address of the metadata
+// service, because that service is at its usual address.
 func (i *Instance) Env() []string {
 	return []string{
 		"AWS_ENDPOINT_URL_EC2=http://" + ec2Addr,

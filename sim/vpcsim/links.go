@@ -157,7 +157,8 @@ func (f *Fabric) restoreLink(lost pluggedENI) error {
 	if lost.lastSeen.MTU > 0 {
 		link.MTU = lost.lastSeen.MTU
 	}
-	// nl.Veth gives both ends the last MTU of the instance's end. So nl.Up then sets the MTU of the fabric's end.
+	// nl.Veth gives both ends the last MTU of the instance's end. The fabric's end may need another MTU, which nl.Up
+	// sets.
 	w := nl.Wiring{{NS: f.vpc.NS, Object: link}, {NS: f.vpc.NS, Object: nl.Up{Dev: link.Name, MTU: mtu}}}
 	if err := append(w, lost.wiring[1:]...).Add(); err != nil {
 		return fmt.Errorf("its link returns to %s: %w", lost.instance.Name, err)

@@ -97,7 +97,7 @@ func (s scenario) boot() error {
 
 // awaitRules waits until the dumps contain all Services, and have not changed for five seconds.
 func awaitRules(s scenario, dumps []dump) error {
-	const still = 5 // in seconds; until kube-proxy has finished, two of its changes are at most two seconds apart
+	const still = 5 // in seconds; an unfinished kube-proxy makes its next change within two seconds
 	last, same := "", 0
 	for range 60 {
 		time.Sleep(time.Second)
@@ -125,7 +125,7 @@ func (s scenario) isComplete(dump string) bool {
 func dumpText(dumps []dump) (text string, err error) {
 	for _, d := range dumps {
 		out, e := exec.Command(d.command[0], d.command[1:]...).Output()
-		if _, ok := errors.AsType[*exec.ExitError](e); !ok { // there is no table yet
+		if _, ok := errors.AsType[*exec.ExitError](e); !ok { // an ExitError means that there is no table yet
 			err = errors.Join(err, e)
 		}
 		text += d.tidy(string(out))
