@@ -135,8 +135,8 @@ func drainRows(s *registry.State, ids []string, reasons map[string]string, onlyD
 // request or a foreign ENI.
 func isReplaceable(e registry.ENI) bool { return !e.IsBoot() && !e.OnRequest && !e.Foreign }
 
-// misfitReasons returns why ENIs do not fit the configuration, by the ID of the ENI. It applies the rules for an ENI
-// that an operator has attached. For an ENI that fits, the text is "".
+// misfitReasons returns why ENIs do not fit the configuration, by the ID of the ENI. misfitReasons checks these ENIs by
+// the rules for ENIs that an operator has attached. For an ENI that fits, the text is "".
 //
 // The security groups come from metadata. If the tags of the subnets matter, too, misfitReasons asks EC2 for these
 // tags. If the role does not permit the EC2 call, the ENI counts as fitting.

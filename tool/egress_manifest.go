@@ -240,8 +240,8 @@ func inlineJSON(v any) string {
 	return strings.ReplaceAll(string(b), `","`, `", "`)
 }
 
-// routersNamespace returns the namespace of the routers: that of the flag --routers, or else the first without a
-// wildcard in the field Routers of the egress.
+// routersNamespace returns the namespace of the routers, from the flag --routers. Without the flag, the namespace is
+// the first name without a wildcard in the egress's field Routers.
 func routersNamespace(c *cli.Context, e egress.Egress) (string, error) {
 	if c.IsSet("routers") {
 		return c.String("routers"), nil

@@ -196,7 +196,7 @@ func (n podNode) podCount(c *cli.Context) (int, error) {
 	return n.limitedPods(pods + n.host), nil
 }
 
-// limitedPods returns pods, but at most the limit from --max or the key maxPods.
+// limitedPods returns the number pods, or the limit from --max or the key maxPods if this limit is lower.
 func (n podNode) limitedPods(pods int) int {
 	if n.most > 0 {
 		return min(pods, n.most)

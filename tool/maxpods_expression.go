@@ -94,7 +94,8 @@ func (t term) String() string {
 	return fmt.Sprintf("%s + %d", t.cel, t.number)
 }
 
-// operand returns the text of a term for use as an operand, in parentheses if it has an operator outside parentheses.
+// operand returns the text of a term for use as an operand. If the text has an operator outside parentheses, operand
+// puts the text in parentheses.
 func (t term) operand() string {
 	text, depth := t.String(), 0
 	for _, r := range text {

@@ -24,9 +24,9 @@ import (
 )
 
 // This file counts the addresses that a node offers to the scheduler: those that it has for pods, and those that EC2
-// can still give. A node that offers too many gets pods whose sandbox fails until an address is free. A node never
-// offers fewer than the leased addresses, because a kubelet that restarts would then reject running pods. In doubt, the
-// command assumes that EC2 can give an address.
+// can still give. If a node offers too many addresses, the node gets pods whose sandbox fails until an address is free.
+// A node never offers fewer than the leased addresses, because a kubelet that restarts would then reject running pods.
+// In doubt, the command assumes that EC2 can give an address.
 
 // Resource is the extended resource of the default pool. The resource of another pool is named Resource-POOL.
 const Resource = "cni-ipvlan-vpc-k8s/addresses"
@@ -52,7 +52,7 @@ type offerRow struct {
 	Free     int    `json:"free"`     // addresses that the next pods can get at once
 	More     int    `json:"more"`     // addresses that EC2 can still give
 	Cooling  int    `json:"cooling"`  // addresses that no pod gets yet, because they were used a short time ago
-	Reserved int    `json:"reserved"` // addresses not offered: the highest number that cooled at once in --window
+	Reserved int    `json:"reserved"` // addresses not offered: the most that cooled at one time in --window
 }
 
 // offerRows returns a row for each pool of this node.

@@ -59,7 +59,7 @@ differ between these files. If there are mistakes, the exit status is 1.` + cli.
 	}
 }
 
-// mistakesAt returns the mistakes in a file, or in all files of a directory that a runtime would read.
+// mistakesAt returns the mistakes in a file, or in those files of a directory that runtimes read.
 func mistakesAt(conflists *conf.Conflists, binDir string, together bool) (all []conf.Mistake, err error) {
 	switch {
 	case conflists.Unlisted != nil:

@@ -44,8 +44,8 @@ const withheld = conf.Withheld
 // ownTags are the tags that this project sets on ENIs, with values of its own.
 var ownTags = []string{book.TagManaged, book.TagInstance, book.TagPool, book.TagKeep}
 
-// keptTags returns the tags that may leave the node: tags of our own whose value cannot be a secret, and tags that a
-// conflist has with the same value.
+// keptTags returns the tags that may leave the node. They are tags of our own whose value cannot be a secret, and tags
+// whose key and value are in a conflist.
 func (w *allowance) keptTags(tags map[string]string) map[string]string {
 	kept := map[string]string{}
 	for key, value := range tags {
@@ -142,7 +142,7 @@ var (
 	request  = lazyRegexp(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 )
 
-// keptText returns the text, with withheld in place of each word that may be a secret.
+// keptText returns the text, with the constant withheld in place of each word that may be a secret.
 func (w *allowance) keptText(text string) string {
 	if len(text) > mostText {
 		text = text[:mostText] + " " + withheld
@@ -171,8 +171,8 @@ func (w *allowance) keptText(text string) string {
 // fillerWords are words between the name of a secret and the secret.
 var fillerWords = map[string]bool{"is": true, "was": true, "=": true, ":": true, "": true, "the": true, "a": true}
 
-// keptName returns word, which names a secret (for example, "token:"). It returns withheld if the word also contains a
-// value, or may itself be a secret.
+// keptName returns word, which names a secret (for example, "token:"). It returns the constant withheld if the word
+// also contains a value, or may itself be a secret.
 func (w *allowance) keptName(word string) string {
 	end := secretName().FindStringIndex(word)[1]
 	rest := word[end:]
@@ -185,8 +185,8 @@ func (w *allowance) keptName(word string) string {
 	return word
 }
 
-// isPlain reports whether a word is certainly no secret. If isRequest is true, the text has announced the ID of an EC2
-// request. Only then is such an ID plain, because it looks like a secret.
+// isPlain reports whether a word is certainly no secret. The ID of an EC2 request looks like a secret. Such an ID is
+// plain only if isRequest is true: the text has announced the ID of a request.
 func (w *allowance) isPlain(word string, isRequest bool) bool {
 	core := strings.Trim(word, `"'()[]{}<>,;:.!?`+"`")
 	switch {

@@ -23,13 +23,13 @@ const (
 	sourceKernel    = "kernel"
 )
 
-// A finish is the second part of a reading. It returns the data that may leave the node. It may change the gathering,
-// because the gathering waits for the finish.
+// A finish is the second part of a reading. It returns the data that may leave the node. A finish may change the
+// gathering, because the gathering waits for the finish.
 type finish func() (any, error)
 
-// A reading reads one source. It must not change the gathering, because it may still run after its deadline, while the
-// gathering goes on. The gathering writes the value of its finish into the source's file as JSON. The value is nil if
-// another reading stores the source.
+// A reading reads one source. A reading must not change the gathering, because the reading may still run after its
+// deadline, while the gathering goes on. The gathering writes the value that the finish returns into the source's file,
+// as JSON. If another reading stores the source, the value is nil.
 type reading struct {
 	name, file string
 	deadline   time.Duration
@@ -47,7 +47,7 @@ var readings = []reading{
 	{sourceRegistry, "registry.json", 5 * time.Second, 350_000, (*gathering).readRegistry},
 	{"lease log", "leaselog.json", 5 * time.Second, 250_000, (*gathering).readLeaseLog},
 	{"findings of doctor", "doctor.json", examineAll + examineOne, 150_000, (*gathering).readFindings},
-	// This file also has the answers to the checks of doctor.
+	// kernel.json also has the answers that the kernel gave to the checks of doctor.
 	{sourceKernel, "kernel.json", 5 * time.Second, 250_000, (*gathering).readSnapshot},
 	{"answers of EC2", "cloud.json", 5 * time.Second, 80_000, (*gathering).readAnswers},
 	{"four sources side by side", "observed.json", 20 * time.Second, 220_000, (*gathering).readObserved},

@@ -118,7 +118,7 @@ func checkArgs(c *Context, hasOwnOutput bool) error {
 	return nil
 }
 
-// unknownFlag and invalidValue match the library's errors about flags, whose texts come from package flag.
+// unknownFlag and invalidValue match the library's errors about flags. Package flag makes the texts of these errors.
 var (
 	unknownFlag  = regexp.MustCompile(`^flag provided but not defined: -+(.*)$`)
 	invalidValue = regexp.MustCompile(`^invalid value "(.*)" for flag -+(\S+): .*$`)

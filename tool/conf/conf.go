@@ -5,9 +5,9 @@
 // them. All questions about the conflists are methods of [Conflists]. The keys and their values are defined by the
 // types into which the plugins decode their configurations.
 //
-// Most methods return an answer about the networks without a mistake, and an error with the mistakes of the other
-// networks. A file that Load cannot parse may belong to another program. So the error is about such a file only if no
-// other file has our plugins. [Conflists.Unread] has the errors of all files that Load cannot parse.
+// Most methods return an answer about the valid networks, and an error with the mistakes of the other networks. A file
+// that Load cannot parse may belong to another program. So the error is about such a file only if no other file has our
+// plugins. [Conflists.Unread] has the errors of all files that Load cannot parse.
 //
 // [Conflists.Whole] is an exception: it returns no answer if a file cannot be parsed or a network has a mistake,
 // because an answer without one of our networks would be wrong.

@@ -21,7 +21,8 @@ type NetworkEgress struct {
 	Asks map[string]bool // the capabilities that the egress plugin declares
 }
 
-// Egress returns the egresses of all networks that have one, even if another plugin gives the pods their addresses.
+// Egress returns the egresses of all networks that have one. In such a network, a plugin of another project may give
+// the pods their addresses.
 func (c *Conflists) Egress() ([]NetworkEgress, error) {
 	if len(c.Ours()) == 0 && len(c.egresses) == 0 && c.egressesFailed == nil {
 		return nil, c.noneError()

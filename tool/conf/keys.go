@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// Installed is a key of a list. Its value names the plugins of other projects that install has written into the list.
-// If this value does not name a plugin of another project, another program has added the plugin.
+// Installed is a key of a list. Its value names the plugins of other projects that the command install has written into
+// the list. A program other than install has added each plugin that is not ours, and that the value does not name.
 const Installed = "cni-ipvlan-vpc-k8s/installed"
 
 // listKeys are the keys of a list (CNI specification 1.1.0, section 1, "Configuration format"). Other methods review

@@ -84,8 +84,8 @@ func (r *review) reviewENIUse(f string, other List) {
 }
 
 // replaces reports whether a program will probably rename the file newName to oldName. For example,
-// 10-pods.conflist.new and .10-pods.conflist.swp replace 10-pods.conflist. A file whose name has an ending that
-// runtimes read replaces no other file, because runtimes read both files.
+// 10-pods.conflist.new and .10-pods.conflist.swp replace 10-pods.conflist. If runtimes read the file newName, this file
+// replaces no other file, because runtimes then read both files.
 func replaces(newName, oldName string) bool {
 	target := strings.TrimPrefix(strings.TrimSuffix(newName, filepath.Ext(newName)), ".")
 	return !isRead(newName) && (target == oldName || target == strings.TrimSuffix(oldName, filepath.Ext(oldName)))

@@ -38,7 +38,7 @@ func networksOf(lists []List) (all []Network, failed error) {
 		if l.Plugin(TypePTP) == nil || seen[l.Name] {
 			continue
 		}
-		// Mark the name even if the list has a mistake, because a later list of this name is an older version.
+		// Mark the name even if the list has a mistake, because all further lists of this name are older versions.
 		seen[l.Name] = true
 		n, err := NetworkOf(l)
 		if err != nil {

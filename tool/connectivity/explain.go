@@ -166,9 +166,9 @@ func (s *scene) furthestSighting(f finding) (l sighting, any bool) {
 }
 
 // progressOf returns a number that is higher if the sighting is further on the path: out of a pod, into the node, out
-// of the node, into a pod, and then the same four places for the answer. If a pod sends a packet to a Service, the node
-// may send the packet back into this pod. This arrival counts as "into the node", because the packet is not yet at its
-// destination.
+// of the node, into a pod, and then the same four places for the answer. If a pod calls a Service, the node may send
+// the packet back into the pod. Then the arrival in the pod counts as "into the node", because the packet is not yet at
+// its destination.
 func (s *scene) progressOf(f finding, l sighting) (steps int) {
 	switch node := l.ns == s.node; {
 	case node && !l.Out, !node && !l.Out && f.isRequest(l) && l.ns == f.from:

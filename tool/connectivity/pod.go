@@ -169,7 +169,7 @@ func (p *pod) readResult(result types.Result, node *nl.NS) error {
 	for _, ip := range r.IPs {
 		a, _ := netip.AddrFromSlice(ip.Address.IP)
 		if i := ip.Interface; i != nil && *i < len(r.Interfaces) && r.Interfaces[*i].Sandbox == "" {
-			// The node has this address, and asks for the VPC router with it (ARP).
+			// This is an address of the node. It is the sender of the node's ARP requests for the VPC router.
 			continue
 		}
 		p.addrs = append(p.addrs, a.Unmap())

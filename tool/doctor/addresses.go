@@ -36,8 +36,9 @@ func (p *Node) checkAddresses(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// addrFix returns a fix that removes a single address (/32, /128) from the node. For an address with a subnet, it
-// returns nil, because with the first address of a subnet, the kernel also removes the other addresses of this subnet.
+// addrFix returns a fix that removes a single address (/32, /128) from the node. For an address with a subnet, addrFix
+// returns nil. If a fix removed the first address of a subnet, the kernel would also remove the other addresses of this
+// subnet.
 func (p *Node) addrFix(a nl.Addr) func(context.Context) (string, error) {
 	if !a.Prefix.IsSingleIP() {
 		return nil

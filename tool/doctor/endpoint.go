@@ -25,7 +25,7 @@ type place struct {
 
 // checkEndpoint looks at the variables that choose how a program asks EC2, for example the endpoint and a proxy. A
 // plugin has the variables of the container runtime. The tool has the variables of its unit or of a shell. If the
-// variables of both differ, perhaps only the plugins or only the tool reach EC2.
+// variables of plugin and tool differ, perhaps only the plugins or only the tool reach EC2.
 func (p *Node) checkEndpoint(ctx context.Context) ([]Finding, error) {
 	here := place{"this process", os.Getenv, warning, "this tool cannot ask EC2",
 		"run doctor with the same variables: set -a; . " + environmentFile + "; " + cli.Name + " doctor"}

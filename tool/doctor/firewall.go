@@ -108,9 +108,9 @@ func droppingFinding(c nl.DroppingChain, family string) Finding {
 }
 
 // sourceCheckFinding returns the finding about a chain that checks the sources of packets. If an ipvlan pod sends a
-// request to a Service, the answer comes through the ENI, from the address of a backend. The pod sends the answer to
-// the node through its veth, because only the node can replace this address by the Service's. The node's route to the
-// backend does not use this veth, so the chain drops the answer.
+// request to a Service, the answer comes through the ENI, from the address of a backend. The pod sends the answer on to
+// the node through the pod's veth, because only the node can replace the backend's address by the Service's address.
+// The node's route to the backend does not use this veth, so the chain drops the answer.
 func sourceCheckFinding(c nl.DroppingChain, family string) Finding {
 	return Finding{Severity: warning, About: "nft chain " + c.Name,
 		Means: "the chain drops packets if the node has no route to their source by the link on which they arrive. " +

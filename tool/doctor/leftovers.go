@@ -90,7 +90,7 @@ func strayVeth(s *registry.State, l nl.Link) string {
 		return ""
 	}
 	if len(s.ENIs) == 0 {
-		return "" // the registry was lost, and has no leases to compare; the next process finds the pods
+		return "" // the registry was lost, so no lease can be compared
 	}
 	key := registry.Key{Network: words[1], Attachment: registry.Attachment{ContainerID: words[2], IfName: words[3]}}
 	for _, lease := range s.Leases.All() {

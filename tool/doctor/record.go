@@ -101,8 +101,8 @@ func (p *Node) runSafely(ctx context.Context, c Check) (found []Finding, err err
 // ErrSenseless means that a check has failed because of data that no node has.
 var ErrSenseless = errors.New("the data makes no sense")
 
-// Record makes the checks store the data that they read, for [Review]: answers of the kernel in s, and answers of EC2
-// and metadata in a. The node must have a pool.
+// Record makes the checks store the data that they read, for [Review]. The argument s gets the answers of the kernel.
+// The argument a gets the answers of EC2 and metadata. The node must have a pool.
 func (p *Node) Record(s *Snapshot, a *Answers) {
 	p.kernel = recorder{liveKernel{p.pool.Host}, s}
 	p.cloud = a.recordingCloud(p.cloud)

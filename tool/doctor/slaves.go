@@ -26,7 +26,8 @@ func slaveConfig(n conf.List) (c ipvlan.Config) {
 }
 
 // checkSlaves compares the MTU and the mode of pods' links with the pods' conflist. The MTU and the mode can change
-// while a pod runs: the slaves of an ENI get the ENI's new MTU, and the mode of the ENI's newest slave.
+// while a pod runs. If an ENI gets a new MTU, all of its slaves get this MTU. If an ENI gets a new slave, all of its
+// slaves get the mode of the new slave.
 func (p *Node) checkSlaves() (found []Finding, failed error) {
 	configs := map[string]ipvlan.Config{}
 	for _, n := range p.ours {

@@ -119,7 +119,7 @@ func (s *Snapshot) listError(list string) error {
 	return nil
 }
 
-// errNotAsked means that no check has asked the kernel on the node.
+// errNotAsked means that the bundle lacks an answer of the kernel, because no check asked for this answer on the node.
 var errNotAsked = errors.New("the bundle does not have this answer of the node's kernel")
 
 // Links lists the links.

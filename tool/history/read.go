@@ -74,7 +74,7 @@ type fileState struct {
 	mixed         bool           // lines of the same series are not in the order of their numbers
 	hasTorn       bool           // after the last line, there are damaged lines without a readable series or number
 	fragmentNames []string       // the series that damaged lines name
-	tornNotes     []func()       // each function records that a damaged line may follow one line of a series
+	tornNotes     []func()       // each function records that a damaged line may come after some line: see noteTorn
 }
 
 func newContent() *fileState { return &fileState{nodes: map[string]*node{}, last: map[string]int{}} }
@@ -200,14 +200,15 @@ func (r *reader) addFragment(c *fileState, text []byte) {
 	}
 }
 
-// noteTorn adds a function to c.tornNotes if c.hasTorn is true. The function records that a damaged line may follow
-// c.line in the series of c.line. readFile may call the function after it has read the whole file.
+// noteTorn adds a function to c.tornNotes if c.hasTorn is true. The function records that a damaged line may come after
+// c.line, in the same series. readFile may call the function after it has read the whole file.
 func (r *reader) noteTorn(c *fileState) {
 	if !c.hasTorn || len(c.nodes) == 0 {
 		return
 	}
 	c.hasTorn = false
-	if c.id == "" { // the damage is before the file's first line, whose number shows what is lost
+	if c.id == "" {
+		// The damage is before the first readable line. The number of that line shows what is lost.
 		c.tornNotes = append(c.tornNotes, func() {})
 		return
 	}

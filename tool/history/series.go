@@ -155,7 +155,8 @@ func (s *series) maxTornNumber() int {
 	return max(s.tornNumber, slices.Max(append(slices.Collect(maps.Keys(s.lostAddrs)), 0)))
 }
 
-// numberBefore returns the number that the line before the line l has, if no line between the two is lost.
+// numberBefore returns the number of the line that the node wrote just before the line l. The log may have lost that
+// line.
 func numberBefore(l registry.Line) int {
 	if isChange(l) {
 		return l.Number - 1
@@ -247,8 +248,8 @@ func (n *node) setClocks() map[string]*series {
 	return last
 }
 
-// dropUnclear drops a series whose times cannot be compared with the times of other series. Then no snapshot of its
-// boot is left, or a lost series of the same boot may have had another clock.
+// dropUnclear drops each series whose times cannot be compared with the times of other series. One reason is that no
+// snapshot of the boot is left. The other reason is that a lost series of the same boot may have had another clock.
 func (n *node) dropUnclear(clocks map[string]*series) {
 	if len(n.series) == 0 {
 		return
@@ -284,8 +285,8 @@ func latestSeries(named map[string]*series, followed map[string]bool, clocks map
 	ends := slices.Collect(maps.Values(clocks))
 	ends = slices.DeleteFunc(ends, func(s *series) bool { return s.old || followed[s.name] })
 	if len(ends) > 1 {
-		// Drop a series whose previous series lead back to the node's first series: the series that followed the
-		// dropped one is lost. The node's first series has no previous series.
+		// Drop a series if the chain of its previous series leads back to the node's first series, which has no
+		// previous series. There is another end, so the series that followed the dropped series is lost.
 		ends = slices.DeleteFunc(ends, func(s *series) bool {
 			for range named {
 				if before := named[s.previousName()]; before != nil {

@@ -139,7 +139,7 @@ func (n Needs) Policy() Policy {
 
 // allowRequests allows the additional calls that the node needs for the requests of pods. It allows new ENIs in the
 // subnets and security groups for which pods may ask. It also allows the attachment and detachment of ENIs for which
-// pods may ask, by the tags of the ENIs.
+// pods may ask. The policy recognises these ENIs by their tags.
 func (n Needs) allowRequests(
 	allow func(sid string, condition map[string]map[string]string, actions, resources []string),
 ) {
@@ -198,8 +198,9 @@ func (n Needs) readActions() []string {
 }
 
 // assignActions returns the actions that assign addresses to an ENI and unassign them. IPv6 addresses cost nothing, so
-// the node keeps them as long as it keeps their ENI. But it unassigns IPv6 addresses for which pods have asked. With
-// skipDeallocation, it unassigns none of its own addresses. But with takeover, it takes addresses from ended instances.
+// the node keeps them as long as it keeps their ENI. Of its IPv6 addresses, the node unassigns only those for which
+// pods have asked. With skipDeallocation, the node unassigns none of its own addresses. With takeover, the node also
+// unassigns addresses of ended instances, even with skipDeallocation.
 func (n Needs) assignActions() []string {
 	var actions []string
 	pools := n.changingPools()
@@ -262,8 +263,8 @@ func (n Needs) requestTagsCondition() map[string]map[string]string {
 	return absenceCondition("false", "aws:RequestTag/"+book.TagManaged, "aws:RequestTag/"+book.TagInstance)
 }
 
-// absenceCondition returns the condition that a call has none of the condition keys if value is "true", or all of them
-// if value is "false".
+// absenceCondition returns a condition on the condition keys of a call. If value is "true", the call must have none of
+// the keys. If value is "false", the call must have all of the keys.
 func absenceCondition(value string, keys ...string) map[string]map[string]string {
 	null := map[string]string{}
 	for _, k := range keys {

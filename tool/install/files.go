@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// Directories of the container image (from...), and of the node. The deb and rpm packages have the same directories as
-// the image.
+// The constants whose names begin with "from" are directories of the container image. The deb and rpm packages have the
+// same directories. The other constants are for the node.
 const (
 	fromBin     = "opt/cni/bin"
 	fromTool    = "usr/bin"

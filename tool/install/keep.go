@@ -151,7 +151,8 @@ func sameJSON(a, b []byte) bool {
 	return json.Unmarshal(a, &one) == nil && json.Unmarshal(b, &other) == nil && reflect.DeepEqual(one, other)
 }
 
-// warnOfOthers logs a warning that names the plugins of other programs in a conflist that install is about to remove.
+// warnOfOthers logs a warning if a conflist has plugins of other programs. The warning names these plugins. Install is
+// about to remove the whole conflist.
 func warnOfOthers(conflist string) {
 	text, err := os.ReadFile(conflist)
 	if others := pluginTypes(addedPlugins(text)); err == nil && len(others) > 0 {

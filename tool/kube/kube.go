@@ -21,15 +21,14 @@ import (
 	"time"
 )
 
-// Kubeconfigs are the paths at which kubelets have their kubeconfig. The kubelets are, in this order, of kubeadm, EKS
-// or kOps, Bottlerocket, Talos, k3s and RKE2.
+// Kubeconfigs are the paths at which kubelets have their kubeconfig.
 var Kubeconfigs = []string{
-	"/etc/kubernetes/kubelet.conf",
-	"/var/lib/kubelet/kubeconfig",
-	"/etc/kubernetes/kubelet/kubeconfig",
-	"/etc/kubernetes/kubeconfig-kubelet",
-	"/var/lib/rancher/k3s/agent/kubelet.kubeconfig",
-	"/var/lib/rancher/rke2/agent/kubelet.kubeconfig",
+	"/etc/kubernetes/kubelet.conf",                   // kubeadm
+	"/var/lib/kubelet/kubeconfig",                    // EKS and kOps
+	"/etc/kubernetes/kubelet/kubeconfig",             // Bottlerocket
+	"/etc/kubernetes/kubeconfig-kubelet",             // Talos
+	"/var/lib/rancher/k3s/agent/kubelet.kubeconfig",  // k3s
+	"/var/lib/rancher/rke2/agent/kubelet.kubeconfig", // RKE2
 }
 
 // Find returns the first of Kubeconfigs that exists.

@@ -221,7 +221,8 @@ func (u user) certificate() (*tls.Certificate, error) {
 	return keyPair(cert, key)
 }
 
-// dataOrFile returns data, or the content of the file if data is empty. Without both, the result is empty.
+// dataOrFile returns data, or the content of the file if data is empty. If there is neither data nor a file, the result
+// is empty.
 func dataOrFile(data []byte, file string) ([]byte, error) {
 	if len(data) > 0 || file == "" {
 		return data, nil

@@ -168,7 +168,8 @@ func isOthers(s *registry.State, a netip.Addr, key registry.Key) bool {
 
 // fromLease returns the attachment of the lease l with the addresses addrs. After the ADD, the VPC may have got CIDRs
 // to which the pod has no routes. Repair must not report these routes as lost. So the attachment's request for the
-// ipvlan plugin has no routes. If the pod's pair is in links, the group of the pair shows the pod's data path.
+// ipvlan plugin has no routes. The argument links has links of the node. If the pod's pair is among these links, the
+// group of the pair shows the pod's data path.
 func fromLease(
 	n conf.Network, l registry.Lease, addrs []netip.Addr, s *registry.State, links []nl.Link,
 ) (Attachment, error) {
@@ -197,7 +198,7 @@ func fromLease(
 }
 
 // leaseFromAlias returns a lease with the attachment and the pod that the alias of nearEnd names. The result "is" is
-// true if nearEnd is the node's end of a pair of the network. A name or the MAC address of nearEnd must also fit the
+// true if nearEnd is the node's end of a pair of the network, and a name or the MAC address of nearEnd fits the
 // attachment.
 func leaseFromAlias(nearEnd nl.Link, network string) (l registry.Lease, is bool) {
 	words := strings.Fields(nearEnd.Alias)
@@ -237,8 +238,8 @@ func keylessOf(host *nl.NS, s *registry.State) keyless {
 	return k
 }
 
-// leaseAt returns the lease and the addresses of the pod whose pair has the node's end nearEnd. The lease gets the
-// attachment in the alias of nearEnd. The other end is in the namespace of the lease.
+// leaseAt returns the lease and the addresses of a pod. nearEnd is the node's end of the pod's pair, and the other end
+// is in the namespace of the lease. The lease gets the attachment in the alias of nearEnd.
 func (k keyless) leaseAt(nearEnd nl.Link, network string) (l registry.Lease, addrs []netip.Addr, is bool) {
 	named, is := leaseFromAlias(nearEnd, network)
 	path := k.paths.At(nearEnd)

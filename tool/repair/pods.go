@@ -33,7 +33,7 @@ type Loss struct {
 func (l Loss) Owner() string { return view.Owner(l.lease) }
 
 // LostBy lists what the running pods of a network have lost. It reads the node's rules and routes once for all pods.
-// The result unknown is the result of barePairs.
+// barePairs finds the links in the result named unknown.
 func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknown []nl.Link, failed error) {
 	all, isUnknown, failed := attachmentsOf(host, n, s)
 	if isUnknown == nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// LinkNames returns the names of the node's links by MAC address. Of links with the same MAC address, the link beneath
-// the other links counts. This link is the oldest, so it has the lowest index.
+// LinkNames returns the names of the node's links by MAC address. If several links have the same MAC address, the name
+// is that of the link on which the other links were made. This link is the oldest, so it has the lowest index.
 func LinkNames() (map[string]string, error) {
 	links, err := net.Interfaces() // package nl would need root for its socket
 	if err != nil {

@@ -43,7 +43,8 @@ type Holding struct {
 // Leased reports whether a pod has the address.
 func (h Holding) Leased() bool { return h.State == StateReserved || h.State == StateBound }
 
-// Owner names the pod that has the address, or else the path of its namespace, or the ID of its container.
+// Owner names the pod that has the address. If the pod's name is not known, Owner returns the path of the pod's network
+// namespace. If this path is not known, Owner returns the ID of the pod's container.
 func (h Holding) Owner() string {
 	if h.Pod != "" {
 		return h.Namespace + "/" + h.Pod

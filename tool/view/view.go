@@ -125,9 +125,9 @@ func metadataSays(ctx context.Context, cloud *aws.Client) Said {
 	return Said{err == nil, enis}
 }
 
-// ec2Says asks EC2 for the ENIs of this instance. It also asks for unattached ENIs that were created for this instance,
-// or that are draining in the registry. If an operator has created a draining ENI, the ENI may have no tag that names
-// this instance.
+// ec2Says asks EC2 for the ENIs of this instance. It also asks for unattached ENIs whose tag names this instance, and
+// for unattached ENIs that are draining in the registry. A draining ENI may lack the tag, if an operator has created
+// the ENI.
 func ec2Says(ctx context.Context, cloud *aws.Client, s *registry.State) Said {
 	instance := s.Instance.ID
 	if instance == "" {

@@ -132,8 +132,7 @@ func registryEvents(s *registry.State) (all []event) {
 	return all
 }
 
-// journalEvents returns the warnings about EC2 in the journal, because the registry does not keep refusals that ended
-// long ago.
+// journalEvents returns the journal's warnings about EC2. The registry does not keep refusals that ended long ago.
 func journalEvents(journal []bundle.Entry) (all []event) {
 	const warning = "4" // the level of a warning in syslog
 	for _, e := range journal {
