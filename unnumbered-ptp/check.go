@@ -112,9 +112,10 @@ func (s *scene) neededObjects(p pair, n node) (nl.Wiring, error) {
 // A later plugin may have added routes to prevResult, or may have changed the link by which the pod reaches a
 // destination. So two kinds of objects may be missing:
 //
-//   - The node's route that sends packets to a destination back to the pod, if the pod does not reach the destination
-//     through its ENI.
-//   - A route of the pod, if it has a route to the same destination through another plugin's link.
+//   - A route of the node that leads packets for a destination back to the pod. This route may be missing if the pod
+//     does not reach the destination through its ENI.
+//   - A route of the pod. This route may be missing if the pod has a route to the same destination through another
+//     plugin's link.
 //
 // As long as ip_forward is 0, the pair's own sysctl for forwarding may also be 0. When repair sets ip_forward to 1, the
 // kernel also sets the pair's sysctl.
@@ -173,8 +174,8 @@ func (s *scene) hasWithAnyMTU(r nl.Route) bool {
 
 // mayLackBlock reports whether the pod may lack the objects that block the IPv4 metadata service. This is so if the pod
 // has no block now, and its ADD may have made none. Without blockInstanceMetadata, the ADD makes a block only for a
-// default route in prevResult. A later plugin may have added the IPv4 default route. The IPv6 default route is from our
-// ipam plugin, so this case does not occur in IPv6.
+// default route in prevResult. A later plugin may have added the IPv4 default route. No later plugin adds the IPv6
+// default route, because our ipam plugin has added it.
 func (s *scene) mayLackBlock(p pair) bool {
 	if s.Config.BlockInstanceMetadata != nil || s.Config.DefaultRoute == byVPC || s.podNS == nil {
 		return false
@@ -191,8 +192,9 @@ func (s *scene) hasFilters(devs []string, addrs []netip.Addr) bool {
 
 func (s *scene) isOff(key string) bool { v, _ := s.nodeNS.Sysctl(key); return v == "0" }
 
-// portsEndBefore reports whether the pod's own connections get only ports below port. Then the ports from port on need
-// no reservation. The runtime sets the sysctls of a pod after the ADD, and may have replaced the reserved ports.
+// portsEndBefore reports whether the pod's own connections get only ports below the argument port. If so, this port and
+// all higher ports need no reservation. The runtime sets the sysctls of a pod after the ADD, and may have replaced the
+// reserved ports.
 func (s *scene) portsEndBefore(port int) bool {
 	text, _ := s.podNS.Sysctl("net/ipv4/ip_local_port_range")
 	var first, last int

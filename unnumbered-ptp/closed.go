@@ -17,11 +17,11 @@ import (
 // apply instead of the pod's. The chain "closed" on the node drops the first packet of such a connection.
 //
 // The chain has the type nat, so it costs nothing for later packets. One chain serves all pods, so the ADD of another
-// pod adds nothing to the chain. A second rule for each pod would cost each ADD two more messages. A program that
-// removes the pod's first rule would also remove the second rule. If the pod's rule is lost during a connection, later
-// packets keep the source of the connection's first packet (see loopNATRules). With the loop redirect, this source is
-// the pod's address, and EC2 drops the packets at the boot ENI. With the loop masquerade, the source is the node's
-// address, so the packets leave.
+// pod adds nothing to the chain. Instead of the chain, each pod could have a second routing rule. But this rule would
+// cost each ADD two more messages, and a program that removes the first rule would also remove the second rule. If the
+// pod's rule is lost during a connection, later packets keep the source of the connection's first packet (see
+// loopNATRules). With the loop redirect, this source is the pod's address, and EC2 drops the packets at the boot ENI.
+// With the loop masquerade, the source is the node's address, so the packets leave.
 //
 // Pods without a loop do send packets to the VPC through the boot ENI. A chain with a smaller priority gives these
 // packets the node's address first. This chain is in a table of its own (looplessTable). The table stays as long as the

@@ -49,7 +49,8 @@ func del(ctx context.Context, r *request) error {
 }
 
 // hasOtherFirst reports whether another attachment may be the first attachment of the pod in this namespace. If so,
-// only our links and the routing tables of our NICs belong to our attachment. This happens in two cases:
+// only our links and the routing tables of our NICs belong to our attachment. Another attachment may be the first in
+// two cases:
 //
 //   - The DEL is for a further attachment of the pod.
 //   - The path of the namespace, for example "/proc/1234/ns/net", now leads to another pod.
@@ -73,7 +74,8 @@ func delPod(r *request, pod, ownNS *nl.NS, eni nl.Link) {
 	group := nl.PodGroup(r.Digest())
 	var err error
 	if r.Prev == nil || plugin.Several(r.Prev) || nl.Attachment(eni.Group) == nl.FurtherGroup(group) {
-		err = pod.DelFurther(group) // before DelGroup: only the link shows that there may be a further NIC
+		// Call DelFurther before DelGroup deletes the link eni: only this link shows that there may be a further NIC.
+		err = pod.DelFurther(group)
 	}
 	gone := pod.DelGroup(group)
 	// No link of this group: an older release has made the pod, this is a further attachment, or an earlier DEL has

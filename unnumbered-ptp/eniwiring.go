@@ -59,8 +59,8 @@ func (s *scene) eniMark(p pair) eniMark {
 }
 
 // onlyForRouted reports whether all packets that arrive through the ENI are for routed pods. This is so for each ENI
-// except the boot ENI. But without an IPv4 address in prevResult, onlyForRouted returns false, because the objects that
-// depend on the result are for IPv4 (see acceptObjects and arpSenderTable).
+// except the boot ENI. The objects that depend on onlyForRouted are for IPv4 (see acceptObjects and arpSenderTable). So
+// onlyForRouted returns false if prevResult has no IPv4 address.
 func (s *scene) onlyForRouted() bool {
 	return s.sender.IsValid() && s.eni.Name != s.Config.HostInterface
 }
@@ -78,10 +78,10 @@ func acceptObjects(eni string) []nl.Object {
 		nl.Sysctl{Key: conf4(eni) + "src_valid_mark", Value: "1"}, nl.RoutedAddr(eni)}
 }
 
-// arpSenderTable returns the nftables table for the node's ARP requests through the ENI's link. In these requests, the
-// table makes an address of the ENI the sender. The link does not have this address, so the kernel would take the
-// address of the boot ENI. EC2 perhaps does not answer an ARP request with another ENI's address. The ARP requests of
-// slaves do not change, because slaves are in the namespaces of pods.
+// arpSenderTable returns the nftables table for the node's ARP requests through the ENI's link. The table sets the
+// sender of these requests to an address of the ENI. The link does not have this address, so the kernel would take the
+// address of the boot ENI as the sender. EC2 perhaps does not answer an ARP request with another ENI's address. The ARP
+// requests of slaves do not change, because slaves are in the namespaces of pods.
 func arpSenderTable(eni string, a netip.Addr) nl.Table {
 	return nl.Table{Family: "arp", Name: nl.AskTable(eni), Chains: []nl.Chain{{
 		Name: "output", Type: "filter", Hook: "output",
@@ -97,7 +97,7 @@ func (n node) families() []nl.Family {
 func routedTable(r *request) nl.Table {
 	t := nl.Table{Family: "inet", Name: nl.RoutedTableOf(r.Network), Chains: []nl.Chain{sendersChain(nl.IIFRouted())}}
 	if chain := routedPostrouting(r); len(chain.Rules) > 0 {
-		t.Chains, t.Of = append(t.Chains, chain), chain.Name // the seal depends on this chain's name, not on its rules
+		t.Chains, t.Of = append(t.Chains, chain), chain.Name // nl.Table.Sealed checks this name, not the rules
 	}
 	return t
 }

@@ -53,8 +53,9 @@ func RemoveDetached(node *nl.NS) ([]nl.Rule, error) { return node.RemoveDetached
 // OfPair reports whether a rule is for a pair: a rule of ours, or of the original plugin.
 func OfPair(r nl.Rule) bool { return r.Protocol == nl.RouteProtocol || legacy.IsRule(r) }
 
-// isHalfMade reports whether a pair has no alias and is not up. Most often, its ADD was killed. If the ADD, of any
-// network, still runs, it fails when gc deletes the pair, and the runtime tries again.
+// isHalfMade reports whether a pair has no alias and is not up. Most often, the ADD of such a pair was killed. The ADD
+// may be of any network, and may still run. If gc deletes the pair of a running ADD, this ADD fails, and the runtime
+// tries again.
 func isHalfMade(l nl.Link) bool {
 	return nl.IsPair(l.Group) && l.Alias == "" && !l.Up
 }

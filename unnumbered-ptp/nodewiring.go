@@ -15,8 +15,8 @@ import (
 // The kernel limits how many ICMPv6 refusals one host gets, for example when the host calls a Service without backends.
 // The default is one per second, or ten in newer kernels. Redirects count, too, one per second at most. The kernel
 // counts a redirect for a packet that leaves through the link on which it arrived. If the link has no link-local
-// address, the kernel counts the redirect, but does not send it (ip6_forward). Packets of the service loop leave in
-// this way, so a pod that uses Services gets few refusals.
+// address, the kernel counts the redirect, but does not send it (ip6_forward). Packets of the service loop leave
+// through the link on which they arrived, so a pod that uses Services gets few refusals.
 //
 // With refusalInterval between two refusals, nearly all refusals reach the pod. The kernel also limits the refusals of
 // the whole node (icmp_msgs_per_sec). In every kernel, refusalInterval is a whole number of ticks.
@@ -156,10 +156,10 @@ func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 //   - Packets from another address than the pod's: the node has no route to their source through the same veth. A
 //     container can send them with CAP_NET_RAW, which it has by default. EC2 checks only packets that leave an ENI,
 //     and the kernel does not check the sources of IPv6.
-//   - Packets that the pod's BPF program has wrongly sent to the node as answers to looped packets. They came from the
-//     VPC to a port of at least 49152 that no program has opened. They are UDP packets, or TCP packets that do not
-//     begin a connection. The BPF program has changed their destination port. They would reach the pod at the new port,
-//     which a security group perhaps does not permit.
+//   - Packets that the pod's BPF program has wrongly sent to the node as answers to looped packets. These wrongly sent
+//     packets came from the VPC to a port of at least 49152 that no program has opened. They are UDP packets, or TCP
+//     packets that do not begin a connection. The BPF program has changed their destination port. Without the chain,
+//     they would reach the pod at the new port, which a security group perhaps does not permit.
 //
 // Packets to the node itself pass, because for them, the kernel may find no route back through the veth. The kernel
 // looks up the route of the node's answer, whose source is the address that the pod has called. With several ENIs, the

@@ -120,7 +120,7 @@ func lostRoutes(routes []nl.Route, veths map[string]nl.Link, n node) (lost []nl.
 	slices.SortStableFunc(routes, func(a, b nl.Route) int { return cmp.Compare(b.Table, a.Table) })
 	main := map[netip.Prefix]nl.Route{}
 	for _, r := range routes {
-		if r.Table == nl.MainTable && !main[r.Dst].Src.IsValid() { // otherwise r is the second route
+		if r.Table == nl.MainTable && !main[r.Dst].Src.IsValid() { // a route with a source stays: it is the first route
 			main[r.Dst] = r
 		}
 	}

@@ -203,9 +203,9 @@ func (l Loss) isGone(node *nl.NS) bool {
 	return errors.Is(err, fs.ErrNotExist) || err == nil && l.index != 0 && near.Index != l.index
 }
 
-// Bare finds the veth pairs of a network that have lost the routes to their pods, and returns the node's ends. The node
-// has no route through such an end, or has a routing rule for the end in a family without such a route. Bare is for
-// pods whose attachments neither the registry nor the runtime knows.
+// Bare finds the veth pairs of a network that have lost the routes to their pods, and returns the node's ends. Either
+// the node has no route through such an end. Or the node has a routing rule for the end, but no route through the end
+// in the family of the rule. Bare is for pods whose attachments neither the registry nor the runtime knows.
 func Bare(node *nl.NS, network string) (bare []nl.Link, err error) {
 	links, err1 := node.Links()
 	rules, err2 := node.Rules()

@@ -130,7 +130,8 @@ func podLoop(r *request, p pair, table uint32) (objects []nl.Object) {
 				Also: true})
 	case masquerade:
 		if p.hasFamily(nl.IPv4) {
-			// A new namespace inherits ip_forward and default/forwarding from the node, where they may differ.
+			// A new namespace inherits ip_forward and default/forwarding from the node. These two sysctls may have
+			// different values.
 			objects = append(objects, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"},
 				forwards4(r.Config.ContainerInterface), forwards4(r.IfName))
 		}
@@ -159,8 +160,8 @@ func podTable(r *request, p pair) nl.Table {
 //
 // Because of the pod's rule, the answers also pass the node's check of sources (rp_filter, which systemd sets). An
 // answer comes and goes through the veth, with the backend's address as its source. For the check, the kernel looks up
-// the route to this source as if for a packet from the veth, because the answer leaves through the veth
-// (fib_validate_source). So the pod's rule applies, and leads to the veth.
+// the route to this source. The incoming link of this lookup is the link through which the answer leaves, so it is the
+// veth (fib_validate_source). So the pod's rule applies, and leads to the veth.
 func loopRoutes(r *request, p pair, table uint32) (objects []nl.Object) {
 	switch p.loop {
 	case none:
@@ -245,7 +246,8 @@ func (s *scene) delLoopless(p pair) error {
 	return w.Del()
 }
 
-// loopNATRules returns the node's nftables rules for the loops of all pods in the family of a, the node's address.
+// loopNATRules returns the node's nftables rules for the loops of all pods in one family. The argument a is the node's
+// address of this family.
 //
 // A packet to a next hop of the loop keeps its source address. If [nl.Splice] would not change the source port, a rule
 // replaces the port by a port that Splice changes.
