@@ -53,8 +53,8 @@ type Options struct {
 
 	// Attempts is the maximum number of attempts of one call to EC2. If it is 0, the maximum is 2. The Client waits for
 	// up to one second before the second attempt. This attempt can succeed if the account's token bucket was empty only
-	// for a moment. If EC2 throttles for longer, the caller must make all processes of the node wait. Otherwise the
-	// other processes would take all new tokens from the bucket.
+	// for a moment. If EC2 throttles for longer, the caller must make all processes of the node wait. If the other
+	// processes did not wait, they would take all new tokens from the bucket.
 	Attempts int
 
 	// Jitter returns a random duration less than d, for the wait before another attempt. If Jitter is nil, the Client

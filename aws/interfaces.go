@@ -32,10 +32,10 @@ var eniKeys = []string{
 // ENIs returns the ENIs that metadata shows for this instance. The boot ENI is the first. The other ENIs are sorted by
 // card, device index and MAC. On each card, ENIs with UnknownIndex come last.
 //
-// If one of an ENI's keys cannot be read or has an invalid value, the method logs a warning and omits the ENI.
-// Otherwise the caller could wrongly believe that the ENI has no addresses. A new ENI has no ID for some seconds, and
-// the method omits such an ENI without a warning. If the method must omit all ENIs, it returns the errors about their
-// keys.
+// If one of an ENI's keys cannot be read or has an invalid value, the method logs a warning and omits the ENI. If the
+// method returned the ENI without this key, the caller could wrongly believe that the ENI has no addresses. A new ENI
+// has no ID for some seconds, and the method omits such an ENI without a warning. If the method must omit all ENIs, it
+// returns the errors about their keys.
 func (c *Client) ENIs(ctx context.Context) ([]ENI, error) {
 	primary, err := c.metadata.readPath(ctx, "mac")
 	if err != nil {

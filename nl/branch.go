@@ -45,8 +45,9 @@ func ByIIFGroup() Term { return byMap("iifgroup", unix.NFT_META_IIFGROUP, branch
 func ByIIF() Term { return byMap("iif", unix.NFT_META_IIF, arrivalMap, 20) }
 
 // byMap returns a Term that looks up a property of the packet in a map, and sends the packet to the chain in the map's
-// element. set is the name of the map, and key is the kernel's number of the property. typ is nft(8)'s number of the
-// property's type (devgroup or ifindex): nft(8) needs it to print the map.
+// element. The argument set is the name of the map. The argument key is the kernel's number of the property. The
+// argument typ is nft(8)'s number of the property's type (devgroup or ifindex): nft(8) needs the number to print the
+// map.
 func byMap(word string, key uint32, set string, typ uint32) Term {
 	return Term{word + " vmap @" + set, func(x *transaction) ([]attribute, error) {
 		const size = 4
@@ -222,7 +223,8 @@ func (b Branch) Del(n *NS) error {
 }
 
 // arrivalParts returns those elements of arrivalMap that have the key b.Link, or that lead to secondChainName(chain).
-// An element with the key b.Link remains if another program has deleted only the rest of an earlier Branch.
+// If another program has deleted an earlier Branch, but not its element of arrivalMap, an element with the key b.Link
+// remains.
 func (b Branch) arrivalParts(n *NS, chain string) (found []branchPart, err error) {
 	all, err := b.Table.setElements(n, arrivalMap)
 	for _, e := range all {

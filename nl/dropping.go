@@ -23,7 +23,7 @@ type DroppingChain struct {
 	Name   string       // as nft(8) writes it: "ip filter FORWARD"
 	Empty  bool         // the chain has no rules, so it drops all packets
 	Source bool         // true only for chains with the hook prerouting
-	From   netip.Prefix // only for chains with the hook input, forward or prerouting, and for chains to which they jump
+	From   netip.Prefix // only if the chain, or a chain that jumps to it, has the hook input, forward or prerouting
 }
 
 // DroppingChains lists the chains that may drop packets of a family. It ignores that earlier rules of a chain may

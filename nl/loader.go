@@ -10,8 +10,8 @@ import (
 )
 
 // A loader loads the two programs of a Splice, or opens them if they are pinned. Both must use the same maps, because
-// each needs the entries that the other makes. Otherwise a pod would get no answer from any Service. A loader gives
-// both programs the same maps, even if another process has removed some of the pinned files.
+// each needs the entries that the other makes. With different maps, a pod would get no answer from any Service. A
+// loader gives both programs the same maps, even if another process has removed some of the pinned files.
 type loader struct {
 	maps       bpf.Maps
 	mapIDs     string // the IDs of the maps, for the name of a program; "": the maps are not open yet

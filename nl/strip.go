@@ -16,7 +16,7 @@ import (
 )
 
 // stripCard removes the things that a pod has attached to a network card: BPF programs, and links whose master is the
-// card. Otherwise they would move with the card, and could see, change or drop the next pod's packets.
+// card. If these things stayed, they would move with the card, and could see, change or drop the next pod's packets.
 func (n *NS) stripCard(l Link) error { return errors.Join(n.delLinksAbove(l), n.delPrograms(l)) }
 
 // delPrograms detaches the programs of XDP and tcx from a network card. Unlike filters of tc, these programs move with

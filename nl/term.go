@@ -234,8 +234,8 @@ func Accept() Term {
 func Reset() Term { return term("reject with tcp reset", func() []attribute { return exprs(reset()) }) }
 
 // Masquerade ends a rule: the packet's source becomes an address of the link through which the packet leaves, with any
-// free port. The kernel chooses the port at random ("fully-random"). Otherwise, two CPUs could choose the same port at
-// the same time, and one packet would be lost.
+// free port. The kernel chooses the port at random ("fully-random"). With a port that is not random, two CPUs could
+// choose the same port at the same time, and one packet would be lost.
 func Masquerade() Term {
 	return term("masquerade fully-random", func() []attribute {
 		return exprs(masq(unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY))

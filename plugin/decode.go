@@ -50,8 +50,8 @@ func (p Pod) checkNames() error {
 // returns all mistakes together.
 type validator interface{ Validate() error }
 
-// newRequest makes a request from a call. A DEL must work even with a configuration that an ADD refuses. Otherwise,
-// after one mistake in an edited configuration, no pod on the node could end.
+// newRequest makes a request from a call. A DEL must work even with a configuration that an ADD refuses. If such a DEL
+// failed, one mistake in an edited configuration would prevent the end of each pod on the node.
 func newRequest[C any](c *call) (*Request[C], error) {
 	r := &Request[C]{
 		Network:    c.network.Name,

@@ -94,7 +94,7 @@ const (
 )
 
 // Unhurried sets the deadline of every command to one hour. Tests use Unhurried if they stop a process at each of its
-// system calls. Otherwise a STATUS could reach its deadline, and would then report success (see status.go).
+// system calls. Without Unhurried, a STATUS could reach its deadline, and would then report success (see status.go).
 var Unhurried bool
 
 // supportedVersions are the specification versions in which prevResult and chaining exist.

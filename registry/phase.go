@@ -105,8 +105,8 @@ func (e *ENI) Disown() {
 	e.Foreign = true
 }
 
-// Serve records that the ENI serves its pool. An ENI on request serves no pool. Otherwise a collection would unassign
-// the ENI's free addresses.
+// Serve records that the ENI serves its pool. An ENI on request serves no pool. If such an ENI served a pool, a
+// collection would unassign the ENI's free addresses.
 func (e *ENI) Serve() {
 	e.Serving = !e.OnRequest
 }

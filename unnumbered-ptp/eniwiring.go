@@ -154,8 +154,8 @@ const (
 // pods come first, so the kernel need not compare packets of routed pods with the rules of other pods. The rule with
 // prefLoopless comes before all these rules.
 //
-// prefStray: the rule drops packets that arrive through an ENI for a pod that has ended. Otherwise the node would send
-// such a packet back to the VPC, and the VPC router would send it to the ENI again.
+// prefStray: the rule drops packets that arrive through an ENI for a pod that has ended. Without the rule, the node
+// would send such a packet back to the VPC, and the VPC router would send it to the ENI again.
 //
 // prefUnmarked: packets without a mark skip the rules for marks. Each ENI has one rule for its mark.
 //

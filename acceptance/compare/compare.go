@@ -109,7 +109,7 @@ func Run(ctx context.Context, real, simulated Place, o Options) (Table, error) {
 	return t.result(), nil
 }
 
-// silenceLog discards the log messages of the suite's client. Otherwise the client would warn of each field that a
+// silenceLog discards the log messages of the suite's client. Without this, the client would warn of each field that a
 // probe removes.
 func silenceLog() (restore func()) {
 	was := slog.Default()

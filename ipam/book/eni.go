@@ -45,8 +45,9 @@ func Serve(s *registry.State, id, pool string) {
 	})
 }
 
-// IsBoot reports whether an ENI is the boot ENI of this instance. If metadata has named the ENI as the boot ENI, the
-// registry's entry known says so. Otherwise the slot in EC2's description e decides.
+// IsBoot reports whether an ENI is the boot ENI of this instance. The argument known is the registry's entry of the
+// ENI: the entry says whether metadata has named the ENI as the boot ENI. If metadata has not, the slot in EC2's
+// description e decides.
 func IsBoot(known registry.ENI, e aws.ENI) bool {
 	known.Index, known.Card = e.Index, e.Card
 	return known.IsBoot()
@@ -111,13 +112,13 @@ func MarkOnRequest(known registry.ENI, e aws.ENI) registry.ENI {
 	return known
 }
 
-// MarkProvisioning records whether a Provision still works on the ENI, and has not returned it to the operator yet.
+// MarkProvisioning records whether the ENI belongs to an unfinished Provision: see Provision of package ipam.
 func MarkProvisioning(s *registry.State, id string, provisioning bool) {
 	s.Edit(id, func(e *registry.ENI) { e.Provisioning = provisioning })
 }
 
-// EndProvision records that a Provision has returned the ENI to the operator. It also deletes the intents to attach the
-// ENI. Otherwise a later process would continue the Provision.
+// EndProvision records that a Provision has returned the ENI to the operator. EndProvision also deletes the intents to
+// attach the ENI. With such an intent, a later process would continue the Provision.
 func EndProvision(s *registry.State, id string) {
 	MarkProvisioning(s, id, false)
 	maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool {

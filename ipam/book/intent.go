@@ -81,8 +81,8 @@ func Begun(s *registry.State, id string) bool {
 }
 
 // Unrecorded reports whether i is an intent to attach an ENI, and e is attached to this instance, but not in the
-// registry yet. The intent i shows that no pod has had an address of e: see Begun. So the growth of a pod that asks for
-// e keeps i. Any other growth deletes i. Otherwise each later growth would ask EC2 about e again.
+// registry yet. The intent i shows that no pod has had an address of e: see Begun. So a growth for a pod that asks for
+// e keeps i. Any other growth deletes i. If i stayed, each later growth would ask EC2 about e again.
 func Unrecorded(s *registry.State, i registry.Intent, e aws.ENI) bool {
 	_, known := s.ENIs[e.ID]
 	return i.Action == AttachAction && e.Instance == s.Instance.ID && !known
@@ -106,7 +106,8 @@ func Unknowns(s *registry.State) (all []registry.Intent) {
 	return all
 }
 
-// LeftAny reports whether an intent has the ID of an attachment. DeleteOnTermination of this attachment is not set yet.
+// LeftAny reports whether a process must still set DeleteOnTermination of an ENI. The intent for this call has the ID
+// of the ENI's attachment in EC2.
 func LeftAny(s *registry.State) bool {
 	for _, i := range s.Intents {
 		if i.Attachment != "" {

@@ -21,9 +21,9 @@ const (
 
 	// TagKeep is for a collection that does not know all conflists: see heedConflists in package less. Between a boot
 	// and the first ADD of the pool, such a collection releases the ENI and its addresses only if the value is "false".
-	// The first ADD of the pool records what the configuration says. From then on, collections use this record, and not
-	// the tag. Only ENIs that a growth has created have this tag. The value never changes, even if an operator later
-	// adds skipDeallocation.
+	// The first ADD of the pool records in the registry what the configuration says about skipDeallocation and warm.
+	// From then on, collections use this record, and not the tag. Only ENIs that a growth has created have this tag.
+	// The value never changes, even if an operator later adds skipDeallocation.
 	TagKeep = "cni-ipvlan-vpc-k8s/keep"
 )
 

@@ -43,8 +43,8 @@ func Look[T any](
 	}
 }
 
-// InTurn waits for its turn as Look does, and then makes a changing call. The call must do no harm if it is repeated,
-// such as a call that deletes an ENI.
+// InTurn waits for its turn as Look does, and then makes a changing call. InTurn may repeat the call, so a repetition
+// must do no harm. An example is the call that deletes an ENI.
 func (p *Node) InTurn(ctx context.Context, action string, do func(context.Context) error) error {
 	_, err := Look(ctx, p, action, func(ctx context.Context) (struct{}, error) { return struct{}{}, do(ctx) })
 	return err
@@ -57,7 +57,7 @@ func (p *Node) DeleteNow(ctx context.Context, eni string) error {
 	})
 }
 
-// NotBefore records that the processes of this node must not call the action until the duration wait has passed.
+// NotBefore records that no process of this node may call the action for some time. The argument wait is this time.
 func (p *Node) NotBefore(ctx context.Context, action string, wait time.Duration) error {
 	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 		s.NotBefore[action] = time.Now().Add(wait)

@@ -185,7 +185,7 @@ func IsMisplaced(err error) bool {
 const longestTransition = time.Minute
 
 // IsStuck reports whether a new ENI has been in a transition for longer than longestTransition. If so, IsStuck records
-// a refusal of the subnet. Otherwise a node could wait for ever for an ENI that cannot be attached.
+// a refusal of the subnet. Without this record, a node could wait for ever for an ENI that cannot be attached.
 func (p *Node) IsStuck(ctx context.Context, s *registry.State, token string, o Object, err error) bool {
 	i, begun := s.Intents[token]
 	r, ok := aws.RefusalOf(err)

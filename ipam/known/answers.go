@@ -178,14 +178,14 @@ func (p *Node) OursNow(ctx context.Context, s *registry.State) ([]aws.ENI, time.
 }
 
 // KeepMade keeps two answers of EC2 for the next process, if EC2 throttles. The first is the description e of a new ENI
-// that this process could not attach. The second is seen, the list of the attached ENIs.
+// that this process could not attach. The second is the list of the attached ENIs in the argument seen.
 func (p *Node) KeepMade(instance string, e aws.ENI, seen Attached) {
 	if before, ok := p.keptENI(instance); ok && before.ID == e.ID {
 		return // the ENI is kept already, and no process has asked EC2 since
 	}
 	e.Status = "available" // in EC2's answer to the creation, the status is pending; within a second it is available
 	keepAnswer(p, madeAnswer, reply[aws.ENI]{instance, time.Now(), []aws.ENI{e}})
-	// A kept answer about the attached ENIs is newer than seen.
+	// A kept answer about the attached ENIs is newer than the answer in the argument seen.
 	if _, ok := keptAnswer[aws.ENI](p, enisAnswer); !ok && !seen.Asked.IsZero() {
 		keepAnswer(p, enisAnswer, reply[aws.ENI]{instance, seen.Asked, seen.ENIs})
 	}

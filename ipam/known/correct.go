@@ -73,10 +73,10 @@ func Agree(s *registry.State, enis []aws.ENI, askedAt time.Time) {
 	}
 }
 
-// lostAddrs returns the addresses and prefixes that known has, but e does not show. The argument known is the
-// registry's entry of an ENI. The argument e is the answer of metadata or EC2 to a question at the time askedAt.
-// lostAddrs leaves out addresses and prefixes that were too new at the time askedAt: see MayLackAddr and MayLack. It
-// also leaves out the primary address, because this address cannot leave its ENI.
+// lostAddrs returns the addresses and prefixes that the registry's entry of an ENI has, but an answer of metadata or
+// EC2 does not show. The argument known is the entry. The argument e is the answer to a question at the time askedAt.
+// lostAddrs leaves out addresses and prefixes that were too new at the time askedAt: see MayLackAddr and MayLack.
+// lostAddrs also leaves out the primary address, because this address cannot leave its ENI.
 func lostAddrs(s *registry.State, known registry.ENI, e aws.ENI, askedAt time.Time) book.Releasable {
 	x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
 	for _, a := range known.Addrs {

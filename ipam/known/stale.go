@@ -92,8 +92,8 @@ func recentlyGone(s *registry.State, a netip.Addr, now time.Time, lag time.Durat
 
 // tagsUnknownOf returns the value of TagsUnknown for an ENI. The argument reason says why EC2 has not returned the tags
 // of the ENI. The boot ENI needs no tags, but serves pods only after EC2 has confirmed the addresses of the boot ENI.
-// If the role has no permission to ask EC2, tagsUnknownOf returns "" for the boot ENI. Otherwise the boot ENI would
-// wait for ever.
+// If the role has no permission to ask EC2, tagsUnknownOf returns "" for the boot ENI. Without this exception, the boot
+// ENI would wait for ever.
 func tagsUnknownOf(e registry.ENI, reason string) string {
 	if e.IsBoot() && reason == registry.NotAllowed {
 		return ""

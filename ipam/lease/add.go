@@ -44,13 +44,14 @@ func Add(
 	return res, since, err
 }
 
-// Each calls add once for every interface of an attachment, with a pool that has the interface's policy. If add fails
-// for one of several interfaces, Each ends the leases of all interfaces. But if the attachment had addresses before
-// this ADD, all leases stay. The result fresh is true if the attachment had no address before.
+// Each calls the function add once for every interface of an attachment. The pool in this call has the interface's
+// policy. If the call fails for one of several interfaces, Each ends the leases of all interfaces. But if the
+// attachment had addresses before this ADD, all leases stay. The result fresh is true if the attachment had no address
+// before.
 //
 // Interfaces with chosen addresses come first: if the pod cannot have such an address, nothing has changed for the
-// other interfaces yet. Interfaces with a chosen ENI come last: otherwise each repetition of a failing ADD would attach
-// and detach the ENI.
+// other interfaces yet. Interfaces with a chosen ENI come last. If they came first, each repetition of a failing ADD
+// would attach and detach the ENI.
 func (p *Pool) Each(
 	ctx context.Context, o Owner, policies []Policy, add func(context.Context, *Pool, Owner) (fresh bool, err error),
 ) (fresh bool, err error) {

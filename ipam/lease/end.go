@@ -18,10 +18,10 @@ import (
 // End ends the leases of an attachment, whose addresses then begin to cool. It calls neither EC2 nor metadata. If the
 // attachment has no lease, End returns no error.
 //
-// The caller says that the attachment has had the addresses in hints. If such an address has a lease without a key, End
-// ends this lease, too. The addresses of the original plugin's pods have such leases. But a runtime may repeat an old
-// DEL, and a running pod may have the address by now. So if the kernel shows the address in use, or cannot be asked,
-// the lease stays until a collection ends it.
+// The argument hints has addresses that the attachment has had, as the caller says. If such an address has a lease
+// without a key, End ends this lease, too. The addresses of the original plugin's pods have such leases. But a runtime
+// may repeat an old DEL, and a running pod may have the address by now. So if the kernel shows the address in use, or
+// cannot be asked, the lease stays until a collection ends it.
 func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) error {
 	found := map[netip.Addr]string{} // the addresses in hints whose leases have no key; value: NetNS of the lease
 	var unused, returns bool         // unused: there is an ENI to detach; returns: there is an address to release
@@ -89,8 +89,8 @@ func (p *Pool) stillUsed(place string, a netip.Addr) bool {
 	return used || err != nil
 }
 
-// Retain is CNI's GC. It ends the leases of the network's attachments, except the attachments in valid. A lease stays
-// if the kernel shows its address in use. If a namespace cannot be read, all leases stay.
+// Retain is CNI's GC. It ends the leases of the network's attachments, except the attachments in the argument valid. A
+// lease stays if the kernel shows its address in use. If a namespace cannot be read, all leases stay.
 func (p *Pool) Retain(ctx context.Context, network string, valid []plugin.Attachment) error {
 	used := p.Used()
 	return p.Registry.Update(ctx, func(s *registry.State) error {

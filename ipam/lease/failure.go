@@ -18,8 +18,8 @@ import (
 // least until the time in its field Until.
 
 // recentFailure returns an error if another process has just asked EC2 on behalf of the owner, and has failed. So a
-// hundred waiting ADDs do not ask EC2 one after the other. The other process asked on behalf of the owner if the owner
-// was a waiter when that process began to ask. The Failure of a full subnet is an error for later waiters, too.
+// hundred waiting ADDs do not ask EC2 one after the other. A process asks on behalf of all owners that are waiters when
+// the process begins to ask. The Failure of a full subnet is an error for later waiters, too.
 func (p *Pool) recentFailure(o Owner, takeErr error) error {
 	const justNow = 2 * time.Second
 	s, err := p.Registry.View()

@@ -91,8 +91,8 @@ func gc(ctx context.Context, r *plugin.Request[Config]) error {
 }
 
 // status returns an error if no ADD can succeed on this node, for example because [GrowProgram] is not installed. If
-// the node only lacks a free address, or a process holds a lock, status returns nil. Otherwise the runtime would report
-// the node as not ready, and Kubernetes would evict the node's pods.
+// the node only lacks a free address, or a process holds a lock, status returns nil. After an error, the runtime would
+// report the node as not ready, and Kubernetes would evict the node's pods.
 func status(_ context.Context, r *plugin.Request[Config]) error {
 	if err := r.CanDelegate(GrowProgram); err != nil {
 		return err
@@ -111,9 +111,9 @@ func key[C any](r *plugin.Request[C]) registry.Key {
 	return registry.Key{Network: r.Network, Attachment: r.Attachment}
 }
 
-// Superseded reports whether a later ADD of the attachment has made the objects that are now in the pod. The last lease
-// of the caller's ADD began at the time began, so a younger lease belongs to a later ADD. If the registry cannot be
-// read, or a lease began in the future, Superseded returns true.
+// Superseded reports whether a later ADD of the attachment has made the objects that are now in the pod. The argument
+// began is the time when the last lease of the caller's ADD began. So a younger lease belongs to a later ADD. If the
+// registry cannot be read, or a lease began in the future, Superseded returns true.
 func Superseded[C any](r *plugin.Request[C], began time.Time) bool {
 	s, err := view()
 	if err != nil {

@@ -14,13 +14,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The links of the other ENIs get the MTU of the boot ENI's link, if it is within these limits. Inside a VPC, 9001 is
-// possible (EC2 user guide, "Network MTU").
+// If the MTU of the boot ENI's link is from minMTU to maxMTU, the links of all other ENIs get this MTU. Inside a VPC,
+// 9001 is possible (EC2 user guide, "Network MTU").
 const minMTU, maxMTU = 1000, 9001
 
 // LinkUp brings up the link of an ENI, and returns the link's name. A link without slaves also gets the MTU of the boot
 // ENI's link. LinkUp waits for the link of a new ENI. If the link does not appear, the error is [ErrNoLink]. LinkUp
-// restores settings that an earlier pod has changed. If it cannot, the error is [ErrKept].
+// restores settings that an earlier pod has changed. If LinkUp cannot restore them, the error is [ErrKept].
 func (p *Pool) LinkUp(ctx context.Context, id string) (string, error) {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -67,7 +67,7 @@ func (p *Pool) hasNoSlaves(link nl.Link) bool {
 	return err == nil || !link.Up && !errors.Is(err, nl.ErrShared)
 }
 
-// ignoreRouters sets accept_ra of an ENI's link to 0. Otherwise a node that does not forward IPv6 takes routes and
+// ignoreRouters sets accept_ra of an ENI's link to 0. Without this, a node that does not forward IPv6 takes routes and
 // addresses from router advertisements on this link. The boot ENI's link is the node's own, and stays as it is.
 func (p *Pool) ignoreRouters(e registry.ENI, link string) error {
 	if e.IsBoot() {

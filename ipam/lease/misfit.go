@@ -67,8 +67,8 @@ func (policy Policy) Unserved(e registry.ENI) string {
 	return policy.Misfit(e)
 }
 
-// Unclear reports whether the ENI serves no pods only because of the tags of its subnet. The node may not know these
-// tags, or may have old ones, so the caller asks EC2 for them.
+// Unclear reports whether the tags of the ENI's subnet are the only reason why the ENI serves no pods. The node may not
+// know these tags, or may have old ones, so the caller asks EC2 for the tags.
 func (policy Policy) Unclear(e registry.ENI) bool {
 	return policy.knowsTags(e) && policy.Misfit(e) != "" && policy.hasGroups(e) && !policy.Requestable(e.Tags)
 }

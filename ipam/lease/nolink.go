@@ -30,9 +30,9 @@ const HintNoLink = "an operator or another program has detached the ENI (CloudTr
 	"kernel has not found the ENI: see dmesg and 'cni-ipvlan-vpc-k8s-tool status'. The ENI serves pods again as soon " +
 	"as its link is on the node"
 
-// Obtain calls take, which leases addresses of an ENI. Then Obtain brings up the ENI's link, and returns the link's
-// name. If the link is not on the node, Obtain ends these leases, and calls take again. If the attachment had the
-// addresses before this ADD, Obtain ends no leases, because the pod may use the addresses.
+// Obtain calls the function take, which leases addresses of an ENI. Then Obtain brings up the ENI's link, and returns
+// the link's name. If the link is not on the node, Obtain ends these leases, and calls the function again. If the
+// attachment had the addresses before this ADD, Obtain ends no leases, because the pod may use the addresses.
 func (p *Pool) Obtain(
 	ctx context.Context, o Owner, take func(context.Context, Owner) (Allocation, error),
 ) (Allocation, string, error) {

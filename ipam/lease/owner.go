@@ -24,8 +24,8 @@ type podNames struct {
 	read  bool
 }
 
-// FoundLease returns a lease without a key for an address that the kernel shows in use. The argument path is the path
-// of a namespace, routePlace or TheNode. If FoundLease finds the pod's name, the lease has it.
+// FoundLease returns a lease for an address that the kernel shows in use. The lease has no key. The argument path is
+// routePlace, TheNode, or the path of a namespace. If FoundLease finds the pod's name, the lease has the name.
 func (u Used) FoundLease(path string, a netip.Addr) (l registry.Lease) {
 	l = registry.Lease{NetNS: path, Bound: true}
 	if u.owners == nil || !filepath.IsAbs(path) {

@@ -196,7 +196,8 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 			p.addWaiter(s, o, waiter, now, giveUpTime(ctx))
 			return nil
 		}
-		// A full subnet stays full, even if this node has a free address. So its Failure stays until the time Until.
+		// A full subnet stays full, even if this node has a free address. So the Failure stays until the time in the
+		// field Until.
 		if now.After(s.Failures[p.Concern(o)].Until) {
 			delete(s.Failures, p.Concern(o))
 		}
@@ -246,7 +247,7 @@ const StaleMetadata = 10 * time.Minute
 //   - ADDs that have given up, and were not repeated soon
 //   - failures that are older than registry.MostWait: all ADDs of that time have stopped waiting
 //   - the free addresses of a /80 that have cooled, because a /80 has too many addresses to keep them all
-//   - the owners of addresses that are not free, or that have cooled and need no release to EC2
+//   - the entries of Owners: if the address is not free, or if it has cooled and needs no release to EC2
 func pruneState(s *registry.State, policy Policy, now time.Time) {
 	for key, w := range s.Waiters {
 		if now.After(w.Until) {

@@ -19,8 +19,8 @@ import (
 const GrowProgram = "cni-ipvlan-vpc-k8s-grow"
 
 // acquireArg is the first argument of a GrowProgram that only leases addresses for its parent process. The parent then
-// waits for the link of the ENI, while the next ADD has its turn. The other arguments are the time until the ADD's
-// deadline, and the number of the interface.
+// waits for the link of the ENI, while the next ADD has its turn. The second argument is the time until the deadline of
+// the parent's ADD. The third argument is the number of the interface.
 const acquireArg = "acquire"
 
 // Program returns a [Source] for a process that cannot ask EC2 itself. The Source executes [GrowProgram]. GrowProgram
@@ -55,8 +55,9 @@ func timeLeft(ctx context.Context) time.Duration {
 	return max(time.Until(end), moment)
 }
 
-// Acquisition returns the ADD of a GrowProgram whose command-line arguments are args, or nil if args do not come from
-// [Program]. The parent process ignores the result of this ADD, and reads the lease from the registry.
+// Acquisition returns the function for the command ADD of a GrowProgram. The argument args has the command-line
+// arguments of the GrowProgram. If the arguments do not come from [Program], Acquisition returns nil. The parent
+// process ignores the CNI result of the function, and reads the lease from the registry.
 func Acquisition(args []string, from Source) func(context.Context, *plugin.Request[Config]) (*types100.Result, error) {
 	limit, nic, ok := acquisition(args)
 	if !ok {

@@ -182,8 +182,9 @@ const requestSep = "/"
 func Nameable(pool string) bool { return pool != "" && !strings.ContainsAny(pool, requestSep+addrSep) }
 
 // derivedName returns the name of a derived pool: the name of the pod's pool and the IDs in the request. If the pod
-// asks for a whole ENI without an ID, the name also has the word "exclusive". A tag of the ENI has this name. So only
-// pods that ask for whole ENIs get this ENI, even after a loss of the registry.
+// asks for a whole ENI, but does not name the ENI, the pool's name also has the word "exclusive". An ENI of the pool
+// has a tag whose value is the pool's name. So only pods that ask for whole ENIs get this ENI, even after a loss of the
+// registry.
 func derivedName(pool string, r nic.Request) string {
 	if r.Exclusive && r.ENI == "" {
 		pool = cmp.Or(pool, DefaultPool) + requestSep + "exclusive"
@@ -264,8 +265,8 @@ func Together(policies []Policy) []Policy {
 // all pools of a network share. Its Provision is the one that allows the fewest changes, because a network may forbid
 // what another allows.
 //
-// Changes is true if a network allows changes in EC2, so that metadata may lag behind a change. AnyMakesENIs is true if
-// a network may create ENIs. The collection then sets DeleteOnTermination of these ENIs.
+// The field Changes is true if a network allows changes in EC2: metadata may lag behind such a change. The field
+// AnyMakesENIs is true if a network may create ENIs. The collection then sets DeleteOnTermination of these ENIs.
 func Common(networks ...Policy) (c Policy) {
 	for _, p := range networks {
 		if c.Provision == "" || p.Provision == ProvisionNone || p.Provision == ProvisionAssign &&

@@ -17,10 +17,11 @@ import (
 
 // A pod that has a whole ENI can change all settings of the ENI's link. The changes stay when the link is back on the
 // node (see [nl.Settings]). So an ADD records the settings before the pod gets the link, and the pod's DEL restores
-// them. If the link comes back only after the DEL, the next ADD that gets the ENI restores them. Until then, the
-// command doctor finds the changed link.
+// them. If the link comes back only after the DEL, the next ADD that gets the ENI restores the settings. Until then,
+// the command doctor finds the changed link.
 
-// ErrKept means that an ENI's link still has settings of an earlier pod, or that links of an earlier pod still use it.
+// ErrKept means that an ENI's link still has settings of an earlier pod, or that links of an earlier pod still use the
+// ENI's link.
 var ErrKept = errors.New("its link still has settings or links of an earlier pod")
 
 // hintKept tells an operator what to do about [ErrKept].

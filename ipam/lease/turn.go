@@ -20,14 +20,15 @@ type Source struct {
 	// Take has returned: see [IsNone].
 	Ask func(ctx context.Context, p *Pool, o Owner, takeErr error) (Allocation, error)
 
-	// Hands is true if this process is a GrowProgram whose parent is an ADD: see [Program]. If another node has the
-	// chosen address, this process fails at once, and its parent waits and tries again.
+	// Hands is true if this process hands its lease to a parent process. This process is then a GrowProgram, and the
+	// parent is an ADD: see [Program]. If another node has the chosen address, the GrowProgram fails at once, and the
+	// parent waits and tries again.
 	Hands bool
 }
 
 // Acquire leases an address of each family to the owner, or returns the addresses that the owner has already. If no
-// address is free, the owner waits for its turn: the lock of the source. It then usually finds a free address, because
-// an earlier holder of the lock has asked EC2 on behalf of all waiting ADDs.
+// address is free, the owner waits for its turn: the lock of the source. The owner then usually finds a free address,
+// because an earlier holder of the lock has asked EC2 on behalf of all waiting ADDs.
 func (p *Pool) Acquire(ctx context.Context, o Owner, from Source) (Allocation, error) {
 	a, err := p.Take(ctx, o)
 	if !IsNone(err) {
@@ -40,8 +41,8 @@ func (p *Pool) Acquire(ctx context.Context, o Owner, from Source) (Allocation, e
 	return got, err
 }
 
-// askInTurn waits for the owner's turn. Then it takes a free address, or asks the source if no address is free. If EC2
-// has just refused another process, it returns that process's error: see recentFailure.
+// askInTurn waits for the owner's turn, and then takes a free address. If no address is free, askInTurn asks the
+// source. But if EC2 has just refused another process, askInTurn returns that process's error: see recentFailure.
 func (p *Pool) askInTurn(ctx context.Context, o Owner, from Source) (Allocation, error) {
 	unlock, err := p.Registry.Lock(ctx, from.Turn)
 	if err != nil {
@@ -59,7 +60,7 @@ func (p *Pool) askInTurn(ctx context.Context, o Owner, from Source) (Allocation,
 }
 
 // lastTry is for an owner that has had no turn before its deadline, because of waitErr. If a DEL has freed an address
-// meanwhile, lastTry leases it to the owner. Otherwise it leaves the owner's entry in Waiters as it is.
+// meanwhile, lastTry leases it to the owner. In all other cases, lastTry leaves the owner's entry in Waiters as it is.
 func (p *Pool) lastTry(ctx context.Context, o Owner, waitErr error) (Allocation, error) {
 	overdue := p.overdueError(o, waitErr)
 	if !errors.Is(waitErr, context.DeadlineExceeded) {

@@ -24,8 +24,8 @@ import (
 // /80.
 
 // mostOfPrefix limits how many IPv6 addresses one namespace can use on one ENI: further addresses do not count as used.
-// Otherwise one pod could use any number of addresses of a /80. A pod needs one for each of its interfaces. The limit
-// is also higher than the number of single IPv6 addresses of an ENI.
+// Without this limit, one pod could use any number of addresses of a /80. A pod needs one for each of its interfaces.
+// The limit is also higher than the number of single IPv6 addresses of an ENI.
 const mostOfPrefix = 64
 
 // routePlace is the place of an address to which the node has a host route. A pod has this address, perhaps in a
@@ -45,7 +45,7 @@ type At struct {
 
 // Used is the result of a look at the kernel: the addresses in use, and the network cards in the namespaces of pods.
 type Used struct {
-	By      map[At]string       // the place of each address: the path of a namespace, routePlace or TheNode
+	By      map[At]string       // the place of each address: routePlace, TheNode, or the path of a namespace
 	Node    map[netip.Addr]bool // the IPv6 addresses of the node's own links
 	Partial bool                // a namespace could not be read, so its addresses are not known
 	Looked  time.Time           // when the look at the kernel began

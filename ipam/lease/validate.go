@@ -87,7 +87,7 @@ func (v *validation) checkLeaseLog(l *registry.LeaseLog) registry.LeaseLog {
 	return log
 }
 
-// checkNamespaces finds two pools that have the same entry in namespaces.
+// checkNamespaces finds two pools that have the same entry in their key "namespaces".
 func (v *validation) checkNamespaces(pools []Policy) {
 	v.Within = ""
 	claimed := map[string]string{}

@@ -66,7 +66,7 @@ func removeWaiter(s *registry.State, waiter string, at time.Time) {
 // seconds (kubernetes, pkg/kubelet/kubelet.go, backOffPeriod), and then the runtime makes a sandbox.
 const Returns = 30 * time.Second
 
-// addrSep is before each address in the names that Waits returns.
+// addrSep comes before each address in a result of [Policy.Waits].
 const addrSep = "="
 
 // Waits returns the name of the group of ADDs for which one process asks EC2. The name has the pool's name, and the

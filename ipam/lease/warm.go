@@ -26,8 +26,8 @@ func (p *Pool) markRefill() {
 	}
 }
 
-// markRelease leaves the mark Release, which starts cni-release.service. If that fails, the DEL still succeeds, and a
-// collection releases the address later.
+// markRelease leaves the mark Release. The mark starts cni-release.service, which releases the address that the pod had
+// chosen. If markRelease cannot leave the mark, the DEL still succeeds, and a collection releases the address later.
 func (p *Pool) markRelease() {
 	if err := p.Registry.Mark(Release); err != nil {
 		slog.Warn("the mark that starts cni-release.service cannot be written: the next collection releases the "+

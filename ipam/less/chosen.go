@@ -48,8 +48,8 @@ func (p *Node) ReleaseChosen(ctx context.Context) ([]netip.Addr, error) {
 	}
 }
 
-// releaseChosen does the work of ReleaseChosen once. A collection calls it directly. If a growth takes too long, the
-// error is errGrowing.
+// releaseChosen makes one attempt of ReleaseChosen. A collection makes only this attempt. If a growth takes too long,
+// the error is errGrowing.
 func (p *Node) releaseChosen(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
 	if err != nil || c.Max == 0 || !lease.AnyToRelease(s) {
@@ -108,9 +108,9 @@ func (c *Collecting) isUnused(s *registry.State, e registry.ENI, a netip.Addr, n
 		!s.FreedAfter(a, c.Used.Looked) && !lease.AwaitedAddr(s, a, now)
 }
 
-// repeatReleases repeats the releases of processes that were killed or got no answer. Since then, the registry has
-// lacked the addresses of these releases, so no pod has got them. If EC2 has already carried out a release, EC2 refuses
-// the repeated call.
+// repeatReleases repeats the releases of processes that were killed or got no answer. A process removes an address from
+// the registry before the process calls EC2. So no pod has got the addresses of these releases. If EC2 has already
+// carried out a release, EC2 refuses the repeated call.
 func (p *Node) repeatReleases(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
 	if err != nil {

@@ -63,8 +63,8 @@ func withFinisher(err error) error {
 	return err
 }
 
-// withdrawNamed removes the named addresses from the registry, and writes an intent for each. It returns them by ENI.
-// The result begun has the intents of unfinished earlier releases.
+// withdrawNamed removes the named addresses from the registry, and writes an intent for each. The result victims has
+// the addresses by ENI. The result begun has the intents of unfinished earlier releases.
 func (p *Node) withdrawNamed(
 	ctx context.Context, addrs []netip.Addr,
 ) (victims map[string]book.Releasable, begun []registry.Intent, err error) {
@@ -124,7 +124,8 @@ func (p *Node) restoreAll(ctx context.Context, victims map[string]book.Releasabl
 	})
 }
 
-// releasableENI returns the ENI that has the address. If the ENI cannot lose the address, it returns an error.
+// releasableENI returns the ENI that has the address. If the ENI cannot lose the address, releasableENI returns an
+// error.
 func releasableENI(s *registry.State, a netip.Addr) (string, error) {
 	id, e := s.ENIOf(a)
 	lease, leased := s.Leases.At(a)

@@ -16,8 +16,8 @@ import (
 // Without the conflists, the last ADD would decide for all networks that share its pool. Without the records of ADDs,
 // networks of Multus would be missing, because they are in no conflist file.
 //
-// ADDs also run while the collection waits for EC2. So the collection calls heedConflists of Collecting again before
-// each release.
+// ADDs also run while the collection waits for EC2. So before each release, the collection calls the method
+// heedConflists of the type Collecting.
 func (p *Node) heedConflists(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
 	if err != nil || !c.heedConflists(s) {
@@ -36,8 +36,9 @@ func (c *Collecting) heedConflists(s *registry.State) bool {
 	return recordPoolWishes(s, c.Conflists) || noted || retired
 }
 
-// recordRequestTags records, from the conflists, the tags of ENIs for which pods may ask. It removes the tags of
-// networks that have no conflist and no pod.
+// recordRequestTags records, from the conflists, the tags of ENIs for which pods may ask. ADDs also record such tags
+// for their networks. If a network has no conflist and no pod, recordRequestTags removes what the ADDs of the network
+// have recorded.
 func recordRequestTags(s *registry.State, conflists []lease.Policy) (changed bool) {
 	before, leased := s.OnRequest, map[string]bool{"": true}
 	if len(before) > 0 {

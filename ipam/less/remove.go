@@ -25,9 +25,9 @@ import (
 
 // The functions of this file delete ENIs: for a collection, for a growth that needs the slot, and for an operator. The
 // registry's data about an ENI may be old or wrong. So before each step, EC2 describes the ENI, and
-// [Node.undeletableError] checks that nothing forbids the step. EC2 itself refuses to delete an attached ENI. Each
-// attachment has its own ID, which the call to detach names. So an ENI that is attached to another instance by now
-// stays there.
+// [Node.undeletableError] checks that nothing forbids the step. EC2 itself refuses to delete an attached ENI. In EC2,
+// each attachment of an ENI has its own ID, and the call to detach an ENI names this ID. So an ENI that is attached to
+// another instance by now stays there.
 
 var (
 	// errNotOurs means that an ENI belongs to another owner, and that this node does not change the ENI.
@@ -318,9 +318,9 @@ func (p *Node) undeletableError(e aws.ENI, used lease.Used, detached bool) error
 	return usedError(s, e, used)
 }
 
-// usedError returns an error for the boot ENI, and for an ENI whose link or addresses pods have. The error lists these
-// addresses. usedError looks at EC2's description, the registry, and the kernel of this node. If a namespace could not
-// be read, the ENI counts as used.
+// usedError returns an error if the ENI is the boot ENI, or if pods have the ENI's link or its addresses. The error
+// lists these addresses. usedError looks at EC2's description, the registry, and the kernel of this node. If a
+// namespace could not be read, the ENI counts as used.
 func usedError(s *registry.State, e aws.ENI, used lease.Used) error {
 	if e.Instance == s.Instance.ID && book.IsBoot(s.ENIs[e.ID], e) {
 		return errBoot

@@ -214,9 +214,9 @@ func (c *Collecting) releasableAddrs(s *registry.State, id string, now time.Time
 }
 
 // spareAddrs returns how many addresses an ENI can lose, so that the pool still has the free addresses that it wants to
-// keep ready. An ENI that serves no pods because of interfaceIndex, or because an operator renews it, can lose all. An
-// ENI that must keep its addresses, or that ADDs do not use, can lose none. An ENI in c.kept, which EC2 did not
-// describe or detach, can also lose none.
+// keep ready. An ENI can lose all its addresses if its index is lower than interfaceIndex, or if an operator renews the
+// ENI (drain-interface). An ENI that must keep its addresses, or that ADDs do not use, can lose none. An ENI in c.kept,
+// which EC2 did not describe or detach, can also lose none.
 func (c *Collecting) spareAddrs(s *registry.State, id string, now time.Time) int {
 	e := s.ENIs[id]
 	if !e.Serving || e.Foreign || e.TagsUnknown != "" || e.Keep || e.Draining || !e.Missed.IsZero() ||

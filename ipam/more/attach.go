@@ -68,9 +68,9 @@ func (p *Node) AddENIIn(ctx context.Context, s *registry.State, subnet string) e
 	return there.AddENI(ctx, s)
 }
 
-// MakeRoom makes room for another ENI of the instance. If it cannot, full is the reason. If the instance seems full,
-// MakeRoom first asks EC2 which ENIs are attached. Then it deletes the ENIs that a collection has begun to delete. If
-// this is not enough, MakeRoom deletes an empty ENI that gets no new pods.
+// MakeRoom makes room for another ENI of the instance. If MakeRoom cannot make room, the result full has the reason. If
+// the instance seems full, MakeRoom first asks EC2 which ENIs are attached. Then MakeRoom deletes the ENIs that a
+// collection has begun to delete. If this is not enough, MakeRoom deletes an empty ENI that gets no new pods.
 func (p *Node) MakeRoom(ctx context.Context, s *registry.State) (full error, _ *registry.State, err error) {
 	if full = cmp.Or(p.fullError(s), refusalError(s)); full == nil {
 		return nil, s, nil
@@ -113,8 +113,8 @@ type ENISpec struct {
 	Pool     string         // the pool that the ENI serves
 	Families []lease.Family // families of the addresses that the ENI needs; none: IPv4
 	Prefixes bool           // ask for prefixes instead of addresses, if the subnet has free prefixes
-	// number of the ENI's private addresses, including the primary address, as far as they fit. A managed ENI gets
-	// addresses for the waiting ADDs instead
+	// how many private addresses the ENI gets, including the primary address; fewer if ENI or subnet has not enough
+	// room. A managed ENI gets addresses for the waiting ADDs instead
 	Addrs          int
 	Subnet         string            // ID of its subnet; empty: any subnet with Tags
 	Tags           map[string]string // tags that its subnet must have
@@ -243,8 +243,8 @@ func (p *Node) attachOurs(ctx context.Context, eni aws.ENI, token string, spec E
 		on.Subnet = eni.ID // this ENI was attached before, so a refusal of the subnet is recorded only for the ENI
 	}
 	if maybeOthers(s, eni) {
-		// The registry gets no record of a refusal. The role may have the permission to attach ENIs with our tags: see
-		// reattach.
+		// This ENI has no tags of ours, so perhaps the role may not attach it, but may attach other ENIs. So the
+		// registry gets no record of a refusal: see reattach.
 		on.Handled = aws.NotAllowed
 	}
 	var attachment string

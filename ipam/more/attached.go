@@ -19,8 +19,8 @@ import (
 // The functions of this file find the slot for an ENI. EC2 may also refuse a slot that is not taken.
 
 // AttachAnywhere attaches the ENI of target at a free slot whose device index is not lower than minIndex. The argument
-// answer has the attached ENIs. If answer is older than a minute, AttachAnywhere uses a kept answer, or asks EC2 again.
-// If another program has taken the slot meanwhile, EC2 refuses the slot.
+// answer is EC2's answer about the attached ENIs. If this answer is older than a minute, AttachAnywhere gets another
+// answer from LastAttached. If another program has taken the slot meanwhile, EC2 refuses the slot.
 func (p *Node) AttachAnywhere(
 	ctx context.Context, target call.Object, minIndex int, answer known.Attached,
 ) (attachment string, at Slot, err error) {

@@ -35,8 +35,8 @@ func Launched(l aws.Limits, families []lease.Family) *registry.State {
 }
 
 // Pods returns how many pods the instance can certainly serve, however the pods are distributed over the pools. With
-// several pools, this is less than the number of addresses, because a pool takes a whole ENI for its first pod. Pods
-// ignores a pool that can never have an address. The argument keptENIs is the number of ENIs that are kept for pods
+// several pools, this is less than the number of addresses, because a pool takes a whole ENI for its first pod. A pool
+// that can never have an address does not count. The argument keptENIs is the number of ENIs that are kept for pods
 // that ask for ENIs of their own.
 func Pods(s *registry.State, policies []lease.Policy, keptENIs int) int {
 	var all []share
@@ -79,8 +79,8 @@ func shareOf(s *registry.State, policy lease.Policy, keptENIs int) share {
 	return one
 }
 
-// podsOnNext returns how many pods a new ENI in the subnet can serve. It subtracts the addresses of these pods from the
-// free addresses in rooms.
+// podsOnNext returns how many pods a new ENI in the subnet can serve. The argument rooms has the free addresses of each
+// subnet. podsOnNext subtracts the addresses of these pods from the argument rooms.
 func (p *Node) podsOnNext(s *registry.State, subnet string, rooms subnetRoom) int {
 	const id = "next"
 	s.ENIs[id] = registry.ENI{Index: max(p.Policy.MinIndex, 1), Subnet: subnet}
@@ -103,7 +103,7 @@ func (p *Node) podsOn(s *registry.State, id string, e registry.ENI, rooms subnet
 }
 
 // podsInRoom returns how many more pods an ENI can serve if it gets as many addresses or prefixes as it has places for.
-// It subtracts the addresses of these pods from the free addresses in rooms.
+// podsInRoom subtracts the addresses of these pods from the free addresses in the argument rooms.
 func (p *Node) podsInRoom(s *registry.State, f lease.Family, places int, subnet string, rooms subnetRoom) int {
 	switch {
 	case f == lease.IPv6 && p.usesPrefixes(s, f):
@@ -129,8 +129,8 @@ func (p *Node) furtherENIs(s *registry.State) int {
 	}
 }
 
-// fewestPods returns the smallest number of pods on a node at which one pool may have no address left. The other pools
-// may have taken ENIs by then. The argument starved is the share of the pool without addresses.
+// fewestPods returns the smallest number of pods on a node that can leave one pool without a free address. The other
+// pools may have taken ENIs by then. The argument starved is the share of the pool without addresses.
 func fewestPods(starved share, others []share) int {
 	const never = math.MaxInt / 2
 	pods := slices.Repeat([]int{never}, starved.enis+1) // pods[n]: fewest pods with which others take n ENIs

@@ -33,8 +33,9 @@ type slots struct {
 	inOrder  bool          // the lowest card first
 }
 
-// slotsOf returns the slots of the instance. The registry and EC2's descriptions in described show which slots are
-// taken. If they differ about an ENI, EC2's description counts.
+// slotsOf returns the slots of the instance. The argument described has EC2's descriptions of ENIs. The registry and
+// the descriptions show which slots are taken. If the registry and EC2's description of an ENI differ, the description
+// counts.
 func slotsOf(s *registry.State, minIndex int, described []aws.ENI) *slots {
 	all := &slots{cards: slices.Clone(s.Instance.Cards), minIndex: max(minIndex, 1), taken: map[Slot]bool{{0, 0}: true}}
 	if len(all.cards) == 0 {

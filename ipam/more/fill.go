@@ -25,8 +25,9 @@ func (p *Node) fillOnce(ctx context.Context, s *registry.State, at lease.Place) 
 	if f, lacks := noCIDR(at, p.Policy.Families); lacks {
 		return fmt.Errorf("%s is in the subnet %s, which has no CIDR of %v: %w", at.ID, at.Subnet, f, aws.ErrENIFull)
 	}
-	// full is the reason why the ENI gets no further IPv4 addresses, although the pool wants more of them ready. A pod
-	// can use the ENI's free IPv4 address, so full is no error if another family gets addresses.
+	// The variable full has the reason why the ENI gets no further IPv4 addresses, although the pool wants more of them
+	// ready. If another family gets addresses, fillOnce ignores this reason, because a pod can use the ENI's free IPv4
+	// address.
 	var full error
 	asked := false
 	for _, f := range p.Policy.Families {

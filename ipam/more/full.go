@@ -20,7 +20,7 @@ import (
 //
 // EC2 may refuse an ENI for a reason that EC2's descriptions do not show. For example, on many types, volumes take
 // slots of ENIs (EC2 user guide, "Volume limits for Nitro-based instances"). So the node remembers a refusal for some
-// minutes, or until EC2 shows fewer ENIs. Otherwise every ADD would create an ENI and delete it again.
+// minutes, or until EC2 shows fewer ENIs. Without this memory, every ADD would create an ENI and delete it again.
 
 // fullError returns why the instance can have no more ENIs, if the registry shows such a reason.
 func (p *Node) fullError(s *registry.State) error {

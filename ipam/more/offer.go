@@ -71,7 +71,7 @@ func leasedPods(s *registry.State, policy lease.Policy) (n int) {
 	return n
 }
 
-// usableBefore returns the time before which an address must have become free, so that an ADD takes it: see
+// usableBefore returns a time. An ADD takes an address only if the address became free before this time: see
 // [lease.Place.Pick].
 func (p *Node) usableBefore(s *registry.State, now time.Time) time.Time {
 	before := now.Add(-p.Policy.ReuseWait)

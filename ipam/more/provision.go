@@ -20,10 +20,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is for commands of operators, who decide which ENIs and addresses they get.
+// This file is for commands of operators. The operator decides which ENIs and addresses the command gets from EC2.
 
-// ENIFor returns an attached ENI for a Provision. The caller holds the lock of the Provision. The ENI is new, or it is
-// the ENI of an earlier, unfinished Provision with the same spec.
+// ENIFor returns an attached ENI for a Provision (see Provision of package ipam). The caller holds the lock of the
+// Provision. The ENI is new, or it is the ENI of an earlier, unfinished Provision with the same spec.
 func (p *Node) ENIFor(ctx context.Context, spec ENISpec) (id string, err error) {
 	spec.Managed = false
 	own := func(ctx context.Context, e aws.ENI) error { return p.finishOwn(ctx, e, spec) }
@@ -93,7 +93,8 @@ func (p *Node) Allocate(ctx context.Context, n int, policies ...lease.Policy) (i
 			why = append(why, err)
 		}
 		if aws.NotAllowed(errors.Join(why...)) {
-			return errors.Join(why...) // not also the error below: perhaps only a permission is missing
+			// Perhaps only a permission is missing. Then the error below, that no ENI has room, would be wrong.
+			return errors.Join(why...)
 		}
 		//lint:ignore ST1005 the original's words
 		none := fmt.Errorf("Unable to allocate - no IPs available on any interfaces: "+
@@ -120,8 +121,9 @@ func misfitOf(e registry.ENI, policies []lease.Policy, fallback lease.Policy) (w
 	return why
 }
 
-// withGrowLock updates the registry, finishes the calls of earlier processes by resumeCalls, and calls work, all under
-// the lock "grow". The function work gets the states of the registry before and after resumeCalls.
+// withGrowLock takes the lock "grow", and updates the registry. It then finishes the calls of earlier processes
+// (resumeCalls), and calls the function work. The arguments of work are the states of the registry before and after
+// resumeCalls.
 func (p *Node) withGrowLock(
 	ctx context.Context, onUnattached func(context.Context, aws.ENI) error, work func(before, s *registry.State) error,
 ) error {

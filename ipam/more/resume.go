@@ -35,9 +35,9 @@ func (p *Node) Resume(ctx context.Context) (confirmed bool, err error) {
 
 // resumeCalls finishes the calls of earlier processes that were killed or got no answer from EC2. Its caller holds the
 // lock "grow", so every intent in the registry is from an earlier process. Nearly always, there are no intents. Then
-// resumeCalls asks EC2 or metadata only about a rebuilt registry. It calls onUnattached with an ENI that an earlier
-// process wanted to attach, and that is not attached. The result confirmed is true if resumeCalls has confirmed the
-// unconfirmed addresses.
+// resumeCalls has no work, unless the node has rebuilt its registry: resumeCalls asks EC2 or metadata about a rebuilt
+// registry. If an earlier process wanted to attach an ENI, and the ENI is not attached, resumeCalls calls onUnattached
+// with the ENI. The result confirmed is true if resumeCalls has confirmed the unconfirmed addresses.
 func (p *Node) resumeCalls(
 	ctx context.Context, onUnattached func(context.Context, aws.ENI) error,
 ) (confirmed bool, err error) {
@@ -122,9 +122,9 @@ func (p *Node) leavesToOthers(e aws.ENI) bool {
 	return e.Status == "available" && e.Tags[book.TagManaged] == "true" && !p.MakesENIs()
 }
 
-// endOldIntents deletes the intents that are too old, and returns the latest state. If the role has no permission to
-// ask EC2 for the outcomes, the old intents would otherwise stop each growth until the node boots. Metadata shows the
-// results of such old calls.
+// endOldIntents deletes the intents that are too old, and returns the latest state. Perhaps the role has no permission
+// to ask EC2 for the outcomes of calls. Then old intents that stayed would stop each growth until the node boots.
+// Metadata shows the results of such old calls.
 func (p *Node) endOldIntents(ctx context.Context, s *registry.State) (*registry.State, error) {
 	if len(s.Intents) == 0 {
 		return s, nil

@@ -18,13 +18,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about a Provision that was killed, got no answer from EC2, or did not see the link of its ENI. If an
-// operator repeats the Provision, the new one continues with the same ENI. With another ENI, the node would have two,
-// and a collection would delete neither.
+// This file is about a Provision of package ipam that was killed, got no answer from EC2, or did not see the link of
+// its ENI. If an operator repeats the Provision, the new Provision continues with the same ENI. If it made another ENI,
+// the node would have two ENIs, and no collection would delete them.
 //
-// EC2's answers perhaps do not show changes of the last seconds. So for known.Settled after a change, the node trusts
-// the registry's record of the change. If the registry lacks the result of a call, the Provision waits until EC2 has
-// settled.
+// For a short time after a change, EC2's answers may not show the change. During this time (known.Settled), the node
+// trusts the registry's record of the change. If the registry lacks the result of a call, the Provision waits until EC2
+// has settled.
 
 // earlierENI returns the ENI of an earlier Provision with the same spec, or "". The argument s is the latest state. The
 // argument before is the state in which this process began to finish the calls of earlier processes.

@@ -38,8 +38,8 @@ func (g Guard) Run() int {
 	return status
 }
 
-// openPoller makes Go's runtime open its poller now. Otherwise the poller's file descriptor could count as left behind
-// by a test.
+// openPoller makes Go's runtime open its poller now. If the runtime opened the poller during a test, the poller's file
+// descriptor could count as left behind by a test.
 func openPoller() {
 	if r, w, err := os.Pipe(); err == nil {
 		r.Close()

@@ -39,8 +39,8 @@ func (c *Config) Describe(j *codec.Codec) {
 }
 
 // UnmarshalJSON decodes the text once for each plugin, and each plugin takes its own keys. After a mistake,
-// UnmarshalJSON continues to decode, like encoding/json, but it returns only the first mistake. Otherwise, a mistake in
-// mtu would appear twice.
+// UnmarshalJSON continues to decode, like encoding/json, but it returns only the first mistake. If it returned all
+// mistakes, a mistake in mtu would appear twice.
 func (c *Config) UnmarshalJSON(text []byte) error {
 	return cmp.Or(json.Unmarshal(text, &c.ipam), json.Unmarshal(text, &c.ipvlan), json.Unmarshal(text, &c.ptp),
 		json.Unmarshal(text, &c.egress))

@@ -150,9 +150,9 @@ func gatewayPrefixes(f nl.Family, all []Egress) (gws []netip.Prefix) {
 // destination of the tunnel.
 //
 // A connection that leaves through the tunnel also gets the mark. From the tunnel, the pod accepts only answers of
-// marked connections, and ICMP errors about them. Otherwise, any program that can send UDP to the pod could send
-// packets with a forged source to the pod. For example, this program could answer like the pod's DNS server, or lower
-// the path MTU of the pod's other connections.
+// marked connections, and ICMP errors about them. Without this rule, any program that can send UDP to the pod could
+// send packets with a forged source to the pod. For example, this program could answer like the pod's DNS server, or
+// lower the path MTU of the pod's other connections.
 //
 // The destinations may change while the pod runs, see renew.go. A TCP connection that has begun outside of the tunnel
 // stays outside, because its source address must stay the same. A TCP connection that has begun through the tunnel ends

@@ -27,7 +27,7 @@ import (
 //
 // Packets to a further NIC pass even the strict check of sources (rp_filter), because the route back to the sender uses
 // the NIC's rule. A slave in mode l2 gets all ARP requests of its ENI's subnet, and answers only for its own addresses
-// (arp_ignore). Otherwise it would also answer for the pod's other NICs, with the wrong MAC address.
+// (arp_ignore). Without arp_ignore, the slave would also answer for the pod's other NICs, with the wrong MAC address.
 
 // prefFurther is the priority of the rules of further NICs. These rules come after unnumbered-ptp's rule for marked
 // packets, and before the rule for the main table. Marked packets have the address of the first NIC.

@@ -107,8 +107,8 @@ func IsID(text, prefix string) bool {
 	return ok && rest != "" && len(rest) <= long && !strings.ContainsFunc(rest, strange)
 }
 
-// Namespaces checks names of Kubernetes namespaces. A star is allowed only at the end. Otherwise Narrowest of
-// plugin.Namespaces could not decide which of two entries is narrower.
+// Namespaces checks names of Kubernetes namespaces. A star is allowed only at the end. With a star elsewhere, Narrowest
+// of plugin.Namespaces could not decide which of two entries is narrower.
 func (m *Mistakes) Namespaces(key string, names []string) {
 	for _, name := range names {
 		if i := strings.IndexByte(name, '*'); name == "" || i >= 0 && i != len(name)-1 {

@@ -231,8 +231,8 @@ func (c *Cluster) kubectl(ctx context.Context, args ...string) *exec.Cmd {
 	return c.Master.Command(ctx, "kubectl", append([]string{"--kubeconfig=" + c.certs.kubeconfig()}, args...)...)
 }
 
-// Apply applies objects, as YAML or JSON. kubectl does not validate the objects. Otherwise kubectl would ask the API
-// server for the schema of all kinds, and a busy API server would answer too late.
+// Apply applies objects, as YAML or JSON. kubectl does not validate the objects. For a validation, kubectl would ask
+// the API server for the schema of all kinds, and a busy API server would answer too late.
 func (c *Cluster) Apply(ctx context.Context, objects string, flags ...string) error {
 	k := c.kubectl(ctx, append([]string{"apply", "--validate=ignore", "-f", "-"}, flags...)...)
 	k.Stdin = strings.NewReader(objects)

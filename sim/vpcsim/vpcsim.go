@@ -132,8 +132,8 @@ func routerSysctls(n *nl.NS) nl.Wiring {
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/all/send_redirects", Value: "0"}},
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/default/send_redirects", Value: "0"}},
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"}},
-		// Do not add link-local addresses automatically. Otherwise the kernel would check the addresses for duplicates,
-		// and the drains would count the packets of this check.
+		// Do not add link-local addresses automatically. If the kernel added such addresses, it would check the
+		// addresses for duplicates, and the drains would count the packets of this check.
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv6/conf/default/addr_gen_mode", Value: "1"}},
 	}
 }

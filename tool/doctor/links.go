@@ -147,8 +147,8 @@ func (p *Node) poolMTUs() map[string]int {
 	return all
 }
 
-// checkFamilies checks that the boot ENI's link has an address of each family in ipFamilies. Otherwise each ADD fails.
-// The plugin's STATUS does not find this fault if the link has an address of another family.
+// checkFamilies checks that the boot ENI's link has an address of each family in ipFamilies. If an address is missing,
+// each ADD fails. The plugin's STATUS does not find this fault if the link has an address of another family.
 func (p *Node) checkFamilies() ([]Finding, error) {
 	networks, _ := p.conflists.Networks() // checkConfig reports mistakes in networks
 	var found []Finding

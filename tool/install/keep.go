@@ -20,8 +20,8 @@ import (
 )
 
 // Other programs put plugins of their own after ours: istio-cni, linkerd-cni and antrea edit the conflist of the node.
-// An installation, which runs at each restart of the DaemonSet, keeps these plugins. Otherwise a pod would start
-// outside its mesh.
+// An installation, which runs at each restart of the DaemonSet, keeps these plugins. Without these plugins, a pod would
+// start outside its mesh.
 //
 // A conflist of ours may itself have plugins of other projects, such as portmap. If our next conflist lacks portmap,
 // the installation must remove portmap. So the installed file has the key conf.Installed, which names the plugins of

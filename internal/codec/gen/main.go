@@ -19,8 +19,8 @@
 // codec:"plugin.DNS". Or the tag names a function for the whole member: codec:"member indexed.Addrs". If a type embeds
 // a type of another module, the tag of the embedded field must name the function that describes the members.
 //
-// If a directive ends with the word "kept", gen also generates the methods same and clone. Package indexed calls these
-// methods to find out which values have changed since a process read the text.
+// If a directive ends with the word "kept", gen also generates the methods same and clone. Package indexed uses same
+// and clone to find the values of the registry that a process has changed.
 package main
 
 import (
