@@ -42,7 +42,7 @@
 //	nl/ifname/      the kernel's rules for the name of a link; nl/ask/ has queries that no plugin needs
 //	registry/       the locked directory that all processes of a node share; the only package that uses flock
 //	  indexed/      the registry's large lists and tables, from which a process reads one entry
-//	internal/release/ the release of a program; internal/excerpt/ prepares foreign texts for messages and tables
+//	internal/release/ the version of a program; internal/excerpt/ prepares texts of others for messages and tables
 //	internal/atomicfile/ replaces a file, whole or not at all; internal/stack/ makes a stack grow in one step
 //	internal/trace/ finds the distributed trace to which a CNI call belongs
 //	internal/codec/ JSON without the reflection of encoding/json
@@ -99,7 +99,7 @@
 //	data path     how a pod's packets reach its ENI: through a slave (ipvlan), or through its pair and the node (veth)
 //	routed pod    a pod whose data path is veth; its pair is its only link
 //	family        IPv4 or IPv6
-//	attachment    one interface of one container, as in the CNI specification; its key also has the network's name
+//	attachment    one interface of one container, as in the CNI specification; a lease also names the network
 //	wiring        the list of kernel objects that a plugin adds, checks and deletes
 //	service loop  the path of a pod's packet to a Service: to the node, back into the pod, and out through its ENI
 //	direct        traffic that leaves through the pod's ENI and not through the node

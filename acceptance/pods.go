@@ -204,7 +204,7 @@ func (p path) tryPath() error {
 }
 
 // tryInternet sends a request from a pod to a server in the internet. The server must see the public address of the
-// pod's node. This machine resolves the server's name.
+// pod's node. The machine on which the acceptance test runs resolves the server's name.
 func (s *podTest) tryInternet(ctx context.Context, from end) error {
 	u, err := url.Parse(s.whoami)
 	if err != nil {

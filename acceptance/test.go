@@ -34,7 +34,7 @@ func (c *cloud) runTest(ctx context.Context, o options, p plan, out output) erro
 	})
 }
 
-// runAndClean calls do, and then clean, even if do panics.
+// runAndClean calls its first function, and then its second function, even if the first function panics.
 func runAndClean(do, clean func() error) (err error) {
 	defer func() {
 		failure := recover()

@@ -22,8 +22,9 @@ const maxAnswer = 64 << 20
 const maxRefusal = 256 << 10
 
 // A checkedClient makes requests to EC2, and returns an error if an answer cannot be from EC2. Captive portals and
-// proxies send web pages with status 200, and the SDK may read such a page as an empty answer. An empty answer would
-// mean that there is no such ENI, or that EC2 has carried out the request.
+// proxies send web pages with status 200, and the SDK may read such a page as an empty answer. If the request asks for
+// an ENI, an empty answer would mean that the ENI does not exist. If the request asks for a change, an empty answer
+// would mean that EC2 has made the change.
 //
 // EC2's answer to an action is a complete XML document. The name of its root element is the action's name followed by
 // "Response". If the document has an element "return" with a text other than "true", EC2 has not carried out the

@@ -19,23 +19,24 @@ import (
 )
 
 // MaybeDone reports whether EC2 may have carried out the call that failed with err. EC2 may have done so if an answer
-// was lost, is invalid, or is a server error. If err contains the errors of several calls, one such call is enough.
+// was lost, is invalid, or is a server error. For the errors of several calls, MaybeDone returns true if EC2 may have
+// carried out at least one of these calls.
 //
 // The SDK's error does not show whether EC2 may have carried out the call. If the answer to the first attempt was lost,
 // the SDK makes a second attempt, and returns only the error of the second. Even if this error is "throttled", EC2 may
 // have carried out the first attempt.
 func MaybeDone(err error) bool { return anyError(err, func(e *Error) bool { return e.MaybeDone }) }
 
-// Undone reports whether err proves that EC2 has not carried out the call. If err contains the errors of several calls,
-// Undone returns true only if EC2 has carried out none of these calls. If err contains no *Error, Undone returns false.
+// Undone reports whether err proves that EC2 has not carried out the call. For the errors of several calls, Undone
+// returns true only if EC2 has carried out none of these calls. If err contains no *Error, Undone returns false.
 func Undone(err error) bool {
 	return !MaybeDone(err) && anyError(err, func(*Error) bool { return true })
 }
 
 // Unsent reports whether the call failed before this process sent a request to EC2, for example because the call's
-// context had already ended. EC2 has then refused nothing, so a later call may succeed. If err contains the errors of
-// several calls, Unsent returns true only if all calls failed in this way. An [Error] of such a call may have a Code:
-// if metadata does not return the role's credentials, the Code is from metadata.
+// context had already ended. EC2 has then refused nothing, so a later call may succeed. For the errors of several
+// calls, Unsent returns true only if all of these calls failed before this process sent a request. An [Error] of such a
+// call may have a Code: if metadata does not return the role's credentials, the Code is from metadata.
 func Unsent(err error) bool {
 	return Undone(err) && !anyError(err, func(e *Error) bool { return e.Code != "" && !e.unsent })
 }

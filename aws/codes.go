@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A meaning says what certain errors of EC2 mean for this suite. Its fields codes and text select these errors.
+// A meaning says what certain errors of EC2 mean for this suite. The fields codes and text select these errors.
 type meaning struct {
 	codes []string // the error has one of these codes; "*" at the beginning of a code stands for any text
 	// the error's message contains this text, in upper or lower case. EC2 uses some codes, such as

@@ -104,7 +104,7 @@ func dryCall[I, O any](ctx context.Context, c *Client, action string, f method[I
 var inconclusive = []error{ErrDenied, ErrNotFound, ErrThrottled, ErrTransient}
 
 // refusedCall makes a call that EC2 must refuse. It returns nil if EC2's error proves the permission. An error with a
-// code proves the permission if the error is not in the list inconclusive.
+// code proves the permission, unless the variable inconclusive lists the error.
 func refusedCall[I, O any](ctx context.Context, c *Client, action string, f method[I, O], in *I) error {
 	_, err := call(ctx, c, action, f, in)
 	if e, ok := errors.AsType[*Error](err); ok && e.Code != "" && !slices.ContainsFunc(inconclusive, e.Is) {

@@ -21,7 +21,7 @@ import (
 
 // This Go file reads the environment variables that say where EC2 and the metadata service are. The variables have the
 // same meaning as in the SDK's package config (AWS SDKs and Tools Reference Guide, "Settings reference"). The suite
-// does without package config, because the start of each process would be a millisecond slower.
+// does not use package config, because this package makes the start of each process a millisecond slower.
 
 // An Environment returns the value of the environment variable with this name, or "" if the variable is not set.
 // [os.Getenv] is the Environment of this process.

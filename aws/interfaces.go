@@ -134,7 +134,7 @@ func (c *Client) readENIValues(ctx context.Context, macs []string) []eniValues {
 	return all
 }
 
-// doConcurrently calls the function do with each number from 0 to n-1, in metadataReads goroutines. More goroutines
+// doConcurrently calls a function with each number from 0 to n-1, in at most metadataReads goroutines. More goroutines
 // would be slower: Go needs a tenth of a request's time to enlarge the stack of a new goroutine.
 func doConcurrently(n int, do func(int)) {
 	var wg sync.WaitGroup

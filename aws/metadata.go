@@ -260,8 +260,8 @@ func (c recorder) Do(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// A bounded is a body that returns an error after maxMetadata bytes. Without this limit, the SDK would read a body of
-// any length to its end.
+// A bounded body returns an error after maxMetadata bytes. Without this limit, the SDK would read a body of any length
+// to its end.
 type bounded struct {
 	io.ReadCloser
 	left int

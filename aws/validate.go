@@ -130,8 +130,8 @@ func checkCount[T comparable](n int, values []T) error {
 	return checkUnique(values)
 }
 
-// checkSubject returns an error if the request and the answer name different objects. The argument answered is nil if
-// the answer names no object.
+// checkSubject returns an error if the request and the answer name different objects. The second argument is nil if the
+// answer names no object.
 func checkSubject(asked string, answered *string) error {
 	if answered != nil && *answered != asked {
 		return fmt.Errorf("asked about %s, but EC2 answers about %.80q", asked, *answered)

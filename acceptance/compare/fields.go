@@ -107,7 +107,7 @@ func parseXML(document []byte) (*element, error) {
 	}
 }
 
-// forEachText calls add with each text in the element e, and its path.
+// forEachText calls the function add for each text in the element e, with the text and the path of the text.
 func (e *element) forEachText(path string, n names, add func(path, text string)) {
 	counts, seen := map[string]int{}, map[string]int{}
 	for _, c := range e.children {

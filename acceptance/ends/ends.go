@@ -58,8 +58,8 @@ type Call struct {
 	To      netip.AddrPort
 }
 
-// A Fetch describes an HTTP GET request from an end. The program connects to To, and does not resolve the URL's host
-// name.
+// A Fetch describes an HTTP GET request from an end. The program connects to the address in the field To, and does not
+// resolve the URL's host name.
 type Fetch struct {
 	From    string
 	URL     string

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package excerpt prepares foreign texts for messages and tables, for example texts from pods, from files and from EC2.
-// It shortens them for messages, and escapes characters that control a terminal, such as an escape sequence or a mark
-// that changes the direction of writing.
+// Package excerpt prepares texts of others for messages and tables: texts from pods, from files, from EC2 and so on. It
+// shortens these texts for messages, and escapes characters that control a terminal, such as an escape sequence or a
+// mark that changes the direction of writing.
 package excerpt
 
 import (
