@@ -46,7 +46,7 @@ func Serve(s *registry.State, id, pool string) {
 }
 
 // IsBoot reports whether an ENI is the boot ENI of this instance. The argument known is the registry's entry of the
-// ENI: the entry says whether metadata has named the ENI as the boot ENI. If metadata has not, the slot in EC2's
+// ENI. If metadata has named the ENI as the boot ENI, the entry says so. If metadata has not, the slot in EC2's
 // description e decides.
 func IsBoot(known registry.ENI, e aws.ENI) bool {
 	known.Index, known.Card = e.Index, e.Card
