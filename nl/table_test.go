@@ -28,6 +28,8 @@ func vocabulary() nl.Table {
 			{nl.IIFName("veth*"), nl.CTMark(0x2000), nl.SetMark(0x2000)},
 			{nl.IIFGroup(72), nl.ToLocal(), nl.Count()},
 			{nl.CTUnconfirmed(), nl.NotToLocal(), nl.NoRouteBack(), nl.Count(), nl.Drop()},
+			{nl.NoRouteBackByMark(), nl.Doubt()},
+			{nl.Doubted(), nl.Drop()},
 			{nl.NotSAddr(p("10.0.0.0/16"), p("10.0.1.0/24"), p("10.2.0.0/16"), p("255.0.0.0/8")),
 				nl.IIFName("eth0"), nl.Drop()},
 			{nl.DAddr(p("fd00::/64"), p("fd00:1::/64")), nl.L4Proto("udp"), nl.Accept()},

@@ -121,10 +121,18 @@ func DPort(proto string, first, last uint16) Term {
 }
 
 // NoRouteBack matches a packet if the route to its source does not use the incoming link, or if there is no route.
-func NoRouteBack() Term {
-	return term("fib saddr . iif oif missing", func() []attribute {
-		return exprs(fib(unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF|unix.NFTA_FIB_F_PRESENT, unix.NFT_FIB_RESULT_OIF),
-			equal(make([]byte, 4)))
+// The kernel looks for the route of an answer, whose source is the packet's present destination.
+func NoRouteBack() Term { return noRouteBack("fib saddr . iif oif missing", 0) }
+
+// NoRouteBackByMark is like NoRouteBack, but the kernel looks for the route of an answer with the packet's mark.
+func NoRouteBackByMark() Term {
+	return noRouteBack("fib saddr . mark . iif oif missing", unix.NFTA_FIB_F_MARK)
+}
+
+func noRouteBack(text string, flag uint32) Term {
+	return term(text, func() []attribute {
+		return exprs(fib(flag|unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF|unix.NFTA_FIB_F_PRESENT,
+			unix.NFT_FIB_RESULT_OIF), equal(make([]byte, 4)))
 	})
 }
 
@@ -216,6 +224,24 @@ func SetCTMark(mark uint32) Term {
 func SetMark(mark uint32) Term {
 	return term("meta mark set meta mark | "+hexadecimal(mark), func() []attribute {
 		return exprs(meta(unix.NFT_META_MARK), setBits(mark), setMeta(unix.NFT_META_MARK))
+	})
+}
+
+// doubt is the priority (skb->priority) that Doubt sets. Packets arrive with the priority 0. Queueing disciplines take
+// both for the same, because they read the last four bits. ip_forward replaces the priority.
+const doubt = 0x10
+
+// Doubt marks a packet for Doubted. It does not use the packet's mark, because other programs have rules for its bits.
+func Doubt() Term {
+	return term("meta priority set 0:10", func() []attribute {
+		return exprs(immediate(unix.NFT_REG_1, nativeBytes(doubt)), setMeta(unix.NFT_META_PRIORITY))
+	})
+}
+
+// Doubted matches packets that Doubt has marked.
+func Doubted() Term {
+	return term("meta priority 0:10", func() []attribute {
+		return exprs(meta(unix.NFT_META_PRIORITY), equal(nativeBytes(doubt)))
 	})
 }
 

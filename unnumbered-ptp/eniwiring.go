@@ -95,7 +95,8 @@ func (n node) families() []nl.Family {
 // routedTable returns the network's nftables table for routed pods. The table drops packets whose source is not the
 // address of the routed pod that sends them. It also decides which packets get the node's address.
 func routedTable(r *request) nl.Table {
-	t := nl.Table{Family: "inet", Name: nl.RoutedTableOf(r.Network), Chains: []nl.Chain{sendersChain(nl.IIFRouted())}}
+	t := nl.Table{Family: "inet", Name: nl.RoutedTableOf(r.Network), Chains: []nl.Chain{
+		sendersChain(nl.IIFRouted(), nl.NoRouteBackByMark())}}
 	if chain := routedPostrouting(r); len(chain.Rules) > 0 {
 		t.Chains, t.Of = append(t.Chains, chain), chain.Name // nl.Table.Sealed checks this name, not the rules
 	}

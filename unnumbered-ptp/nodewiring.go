@@ -125,7 +125,9 @@ func nodeTable(r *request, n node) nl.Table {
 		})
 	}
 	if c.IPMasq {
-		t.Chains = append(t.Chains, sendersChain(nl.IIFGroup(nl.OwnGroup)), postroutingChain(c, n.primaries().addrs...))
+		t.Chains = append(t.Chains, doubtsChain(),
+			sendersChain(nl.IIFGroup(nl.OwnGroup), nl.Doubted(), nl.NoRouteBack()),
+			postroutingChain(c, n.primaries().addrs...))
 	}
 	for _, chain := range []nl.Chain{nodePortSNAT(r, n), failClosedChain(r)} {
 		if len(chain.Rules) > 0 {
@@ -150,28 +152,38 @@ func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 	return chain
 }
 
-// sendersChain returns the node's chain for connections whose first packet comes from a pod's veth. byVeth matches
-// packets from the veths of some pods. The chain drops two kinds of packets:
+// sendersChain returns the node's chain for connections whose first packet comes from a pod's veth. forged matches
+// packets from the veths of some pods, if the node has no route to their source through the same veth. The chain drops
+// two kinds of packets:
 //
-//   - Packets from another address than the pod's: the node has no route to their source through the same veth. A
-//     container can send them with CAP_NET_RAW, which it has by default. EC2 checks only packets that leave an ENI,
-//     and the kernel does not check the sources of IPv6.
+//   - Packets from another address than the pod's. A container can send them with CAP_NET_RAW, which it has by default.
+//     EC2 checks only packets that leave an ENI, and the kernel does not check the sources of IPv6.
 //   - Packets that the pod's BPF program has wrongly sent to the node as answers to looped packets. These wrongly sent
 //     packets came from the VPC to a port of at least 49152 that no program has opened. They are UDP packets, or TCP
 //     packets that do not begin a connection. The BPF program has changed their destination port. Without the chain,
 //     they would reach the pod at the new port, which a security group perhaps does not permit.
 //
-// Packets to the node itself pass, because for them, the kernel may find no route back through the veth. The kernel
-// looks up the route of the node's answer, whose source is the address that the pod has called. With several ENIs, the
-// node may have rules that lead all answers from this address through the VPC, even those to pods.
+// The kernel looks up the route of an answer, whose source is the packet's destination. Other programs have rules for
+// answers from some addresses, which lead through the VPC even to pods: cloud-init and ec2-net-utils for addresses of
+// the node, amazon-vpc-cni-k8s for its pods. With the mark of its ENI, the lookup for a routed pod finds the pod first
+// (see prefToPod). For other pods, the chain drops packets without a route back from the present destination and
+// from the one before the translation (see doubtsChain). Packets to the node itself pass.
 //
 // Packets to a NodePort or a hostPort go on to a pod, so the chain must check them. So it comes after the chains that
 // translate the destination, whose priority is -100, or -90 for firewalld. It cannot have the type nat: after a
 // translation, the kernel calls no other chain of this type. Later packets of a connection cost one comparison. The
 // node does not track dropped packets.
-func sendersChain(byVeth nl.Term) nl.Chain {
+func sendersChain(forged ...nl.Term) nl.Chain {
+	rule := append(nl.NFRule{nl.CTUnconfirmed()}, forged...)
 	return nl.Chain{Name: "senders", Type: "filter", Hook: "prerouting", Rules: []nl.NFRule{
-		{nl.CTUnconfirmed(), byVeth, nl.NotToLocal(), nl.NoRouteBack(), nl.Count(), nl.Drop()}}}
+		append(rule, nl.NotToLocal(), nl.Count(), nl.Drop())}}
+}
+
+// doubtsChain returns the node's chain that looks up the route back from the destination that the pod has called. The
+// address of a Service has no rule, so a pod's packet to it has a route back, whatever the endpoint is.
+func doubtsChain() nl.Chain {
+	return nl.Chain{Name: "doubts", Type: "filter", Hook: "prerouting", Priority: -110, Rules: []nl.NFRule{
+		{nl.CTUnconfirmed(), nl.IIFGroup(nl.OwnGroup), nl.NoRouteBack(), nl.Doubt()}}}
 }
 
 // checkedWiring returns the part of nodeWiring that CHECK looks for. It leaves out the chain "callers", which depends

@@ -175,7 +175,7 @@ func TestCheckOlder(t *testing.T) {
 			must(t, f.ADD(later))
 			must(t, f.CHECK(older))
 			must(t, f.CHECK(later))
-			for _, chain := range []string{"prerouting", "postrouting", "senders"} {
+			for _, chain := range []string{"prerouting", "postrouting", "doubts", "senders"} {
 				if chain == "prerouting" && name == "no NodePorts" {
 					continue
 				}

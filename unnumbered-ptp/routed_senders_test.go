@@ -28,13 +28,14 @@ func (f *fabric) open(pods ...*pod) {
 
 // TestRoutedSender: a routed pod sends packets with another pod's source to pods of the node, to the VPC, to the
 // internet, and to NodePorts for these. None arrives, and the chain senders counts each connection. Packets with the
-// pod's own source arrive.
+// pod's own source arrive, although the node has rules for packets from these destinations.
 func TestRoutedSender(t *testing.T) {
 	f := newFabric(t)
 	f.add(f.router, nl.Addr{Prefix: netip.MustParsePrefix(internet6 + "/128"), Dev: "lo", NoDAD: true})
 	pods := f.routedPods(dual)
 	p := pods[0]
 	f.open(pods...)
+	iproute(t, f.node, fromRules(pod2Addr, pod3Addr, otherAddr))
 	for _, network := range []string{"udp4", "udp6"} {
 		f.add(f.node, nodePorts(network, pod2Addr, otherAddr))
 	}

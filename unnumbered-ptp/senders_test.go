@@ -87,9 +87,31 @@ func TestForgedSender(t *testing.T) {
 	}
 }
 
+// TestBackendOfRule: the node has a rule for packets from the backend of a Service, as amazon-vpc-cni-k8s adds for its
+// pods. The rule would lead answers through the VPC, but a pod that calls the Service has no false source.
+func TestBackendOfRule(t *testing.T) {
+	s := newScene(t, redirects)
+	iproute(t, s.node, fromRules(pod3Addr))
+	for _, network := range []string{"tcp4", "udp4", "tcp6", "udp6"} {
+		if _, err := call(s.pods[0].NS, network, dialled(network, "172.20.0.14:80")); err != nil {
+			t.Errorf("%s: %v", network, err)
+		}
+	}
+}
+
+// fromRules returns commands that lead packets from addresses to the VPC, by IPv4 and IPv6.
+func fromRules(addrs ...string) string {
+	lines := "route add default via 10.0.1.1 dev eth1 onlink table 2\n" +
+		"-6 route add default via " + sixth("10.0.1.1") + " dev eth1 onlink table 2\n"
+	for _, a := range addrs {
+		lines += "rule add pref 1536 from " + a + " lookup 2\n-6 rule add pref 1536 from " + sixth(a) + " lookup 2\n"
+	}
+	return lines
+}
+
 // TestNodeOfManyRules: the node has a routing table for packets from its own address, as nodes with several ENIs have.
-// Pods must reach it. With such a rule, any rp_filter but 0 drops IPv4 packets to the node, with or without our
-// plugins.
+// Pods must reach it, and another pod by a NodePort. With such a rule, any rp_filter but 0 drops IPv4 packets to the
+// node, with or without our plugins.
 func TestNodeOfManyRules(t *testing.T) {
 	s := newScene(t, redirects)
 	s.add(s.node, unchecked(s.pods[0].result.Interfaces[1].Name)...)
@@ -102,6 +124,9 @@ func TestNodeOfManyRules(t *testing.T) {
 		s.add(s.node, nl.Route{Dst: netip.PrefixFrom(a, 0).Masked(), Via: gw, Dev: "eth0", Table: 100},
 			nl.Rule{Pref: 800, From: netip.PrefixFrom(a, a.BitLen()), Table: 100, Family: nl.FamilyOf(a)})
 	}
+	for _, network := range []string{"tcp4", "udp4", "tcp6", "udp6"} {
+		s.add(s.node, nodePorts(network, pod3Addr))
+	}
 	veth := s.pods[0].result.Interfaces[1].Name
 	answers := func(dev string) {
 		t.Helper()
@@ -109,6 +134,9 @@ func TestNodeOfManyRules(t *testing.T) {
 			if seen, err := call(s.pods[0].NS, network, dialled(network, nodeAddr+":8080")); err != nil ||
 				seen != seenAs(network, pod1Addr) {
 				t.Errorf("%s: seen as %q; %v", network, seen, err)
+			}
+			if _, err := call(s.pods[0].NS, network, dialled(network, nodeAddr+":30080")); err != nil {
+				t.Errorf("%s: by a NodePort: %v", network, err)
 			}
 		}
 		for from, to := range map[string]string{nodeAddr: pod1Addr, sixth(nodeAddr): sixth(pod1Addr)} {
