@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Expression evaluates CEL expressions that compute a number of pods. It evaluates them as Karpenter and nodeadm do,
-// with the CEL library of these programs. It reads a JSON list of questions, and prints a JSON list of answers.
+// Expression evaluates CEL expressions for the number of pods of a node. Karpenter and nodeadm evaluate such
+// expressions in the same way, with the same CEL library. The program reads a JSON list of questions, and prints a JSON
+// list of answers.
 package main
 
 import (
@@ -92,8 +93,9 @@ func karpenter() []cel.EnvOption {
 		choose("max", func(a, b types.Int) bool { return a > b }))
 }
 
-// choose declares a CEL function with two numbers as arguments. The CEL function calls better with both numbers. If
-// better returns true, the CEL function returns the first number, and otherwise the second number.
+// choose declares a CEL function with two numbers as arguments. The CEL function passes both numbers to the argument
+// better. If the argument better returns true, the CEL function returns the first number. Otherwise, the CEL function
+// returns the second number.
 func choose(name string, better func(a, b types.Int) bool) cel.EnvOption {
 	return cel.Function(name, cel.Overload(name+"_int_int", []*cel.Type{cel.IntType, cel.IntType}, cel.IntType,
 		cel.BinaryBinding(func(a, b ref.Val) ref.Val {

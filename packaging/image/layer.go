@@ -18,7 +18,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// layer returns a layer with the files below a directory. All files belong to root and have the release's date.
+// layer returns a layer with the files below the directory root. All files in the layer belong to the user with the ID
+// 0, and have the release's date.
 func (r release) layer(root string) (v1.Layer, error) {
 	var b bytes.Buffer
 	a := tar.NewWriter(&b)

@@ -54,7 +54,7 @@ What breaks the pods' network on this node? Make the repairs that can do no harm
 Find all mistakes in a configuration, on any machine:
 \fBcni\-tool validate \-\-bin\-dir= 10\-cni\-ipvlan\-vpc\-k8s.conflist\fP
 .TP
-Which pod had an address at that time?
+Which pod had an address at a time in the past?
 \fBcni\-tool whois \-\-at "2026\-11\-24 14:03" 10.0.97.30\fP
 .TP
 Release what has been free for a quarter of an hour, as \fIcni\-gc.timer\fP does:
