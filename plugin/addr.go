@@ -10,14 +10,14 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// Addr converts an address in a CNI result to a netip.Addr. The second result reports whether the address is valid.
+// Addr converts an address in a CNI result to a netip.Addr. The returned bool is true if the address is valid.
 func Addr(ip net.IP) (netip.Addr, bool) {
 	a, ok := netip.AddrFromSlice(ip)
 	return a.Unmap(), ok
 }
 
-// Prefix converts a CIDR in a CNI result to a netip.Prefix. The CIDR may also be an address with its mask. The second
-// result reports whether its address is valid.
+// Prefix converts a CIDR in a CNI result to a netip.Prefix. The CIDR may also be an address with its mask. The returned
+// bool is true if the CIDR's address is valid.
 func Prefix(n net.IPNet) (netip.Prefix, bool) {
 	a, ok := Addr(n.IP)
 	bits, _ := n.Mask.Size()

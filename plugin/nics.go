@@ -77,8 +77,8 @@ func (n NIC) Addrs() (all []netip.Addr) {
 }
 
 // Routed returns the link of a routed pod's ENI. In the result for a routed pod, this link is the first interface, and
-// the pod's own interface follows, in the container. In other results, the first interface is in the container, or no
-// interface is.
+// the pod's own interface follows, in the container. In all other results, the first interface is in the container, or
+// the container has no interface.
 func Routed(r *types100.Result, ifName string) (eni string, is bool) {
 	if r == nil || len(r.Interfaces) < 2 || r.Interfaces[0].Sandbox != "" {
 		return "", false

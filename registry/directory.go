@@ -87,7 +87,7 @@ func (d *directory) setAside(why string) (path string, err error) {
 }
 
 // SetAside calls isOther, which must report whether the state belongs to another node. If isOther returns true,
-// SetAside renames the registry's file and returns the new path. The next change then begins with a Blank state. If
+// SetAside renames the registry's file and returns the new path. The next change then begins with an empty state. If
 // isOther returns false, SetAside returns "".
 func (r *Registry) SetAside(ctx context.Context, isOther func(*State) bool) (path string, err error) {
 	d, err := r.openDirectory(ctx)

@@ -61,8 +61,8 @@ type Logging struct {
 
 // The events of lines. A file of the log has a snapshot near its beginning, and at each place where lines may be
 // missing. After a snapshot, there is a line "held" for each lease that the registry had. If a lease began before the
-// snapshot and has no line "held", the lease ended before the snapshot. If the machine booted between the beginning and
-// the snapshot, the lease ended before the boot.
+// snapshot and has no line "held", the lease ended before the snapshot. If the machine booted between the beginning of
+// the lease and the snapshot, the lease ended before the boot.
 const (
 	Begin    = "begin"
 	End      = "end"
@@ -123,7 +123,8 @@ func (s *State) UseLog(network string, want LeaseLog) {
 	}
 }
 
-// CheckLog makes the current Update check the lease log, and append lines that a killed process has not written.
+// CheckLog makes the current Update check the lease log. If a killed process has not written lines, the Update appends
+// these lines.
 func (s *State) CheckLog() { s.checkLog = true }
 
 // addEvent makes a line about the beginning or the end of a lease. The current Update will append this line to the log.

@@ -55,8 +55,8 @@ func Commands() plugin.Commands[Config] {
 }
 
 // refuseNode returns an error if CNI_NETNS is the namespace of the node. An ADD calls refuseNode before it leases an
-// address. refuseNode does not keep the pod's namespace open, because the lease may wait for EC2, and the pod may end
-// meanwhile. If the namespace is missing, a plugin reports this later.
+// address. refuseNode does not keep the pod's namespace open. The ADD may have to wait for EC2 until it gets an
+// address, and the pod may end meanwhile. If the namespace is missing, a plugin reports this later.
 func refuseNode(ctx context.Context, r *plugin.Request[Config]) error {
 	node, err := nl.NodeOf(ctx)
 	if err != nil {
@@ -85,8 +85,8 @@ func sharingNS(
 // add deletes the objects that the earlier plugins have made. But it deletes nothing if the attachment already had an
 // address when this ADD began, or if a later ADD of the attachment has begun and may have made the objects.
 //
-// If the kernel reports that another link has the leased address, add tries again. The failed try leaves a lease
-// without a pod in the registry (see [lease.NotesUse]), so no later try gets the same address.
+// If the kernel reports that another link has the leased address, add tries again. After the failed try, the registry
+// has a lease of this address that belongs to no pod (see [lease.NotesUse]). So no later try gets the same address.
 func add(ctx context.Context, r *plugin.Request[Config]) (result *types100.Result, err error) {
 	const tries = 8
 	for range tries {
@@ -111,7 +111,7 @@ func addOnce(ctx context.Context, r *plugin.Request[Config]) (_ *types100.Result
 	inUse = made == 1 && errors.Is(err, syscall.EADDRINUSE)
 	if err != nil && !leaseBegan.IsZero() && !lease.Superseded(r, leaseBegan) {
 		own := *r
-		own.Began = leaseBegan // if the lease began later, it belongs to another command, and stays
+		own.Began = leaseBegan // a lease that began later than this ADD's lease belongs to another command, and stays
 		err = errors.Join(err, deleteObjects(context.WithoutCancel(ctx), &own, made))
 	}
 	return result, inUse, err

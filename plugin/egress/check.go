@@ -19,9 +19,10 @@ import (
 // check compares the objects that a pod has with the objects that the pod should have. check ignores MTUs and some
 // sysctls, which other plugins may change: see [checkedWiring].
 //
-// A changed configuration applies to new pods, and to a running pod only after a [Renewal]. If the seal of the nftables
-// table shows that the pod has the present configuration, check also compares the destinations and the clients.
-// Otherwise, it compares only the objects that a pod has in every configuration: see [Lost].
+// A changed configuration applies to new pods, and to a running pod only after a [Renewal]. The seal of the pod's
+// nftables table (see [nl.Table.Sealed]) shows whether the pod has the present configuration. If the pod has the
+// present configuration, check also compares the destinations and the clients. Otherwise, check compares only the
+// objects that a pod has in every configuration: see [Lost].
 func check(ctx context.Context, r *plugin.Request[Config]) error {
 	role, err := r.Config.roleOf(r.Pod)
 	if err != nil || role.isNone() || r.Prev == nil {
@@ -75,7 +76,7 @@ func checkedWiring(w nl.Wiring) (rest nl.Wiring) {
 	return rest
 }
 
-// checkOtherConfig checks a pod with objects of another configuration.
+// checkOtherConfig checks a pod whose objects were made for another configuration.
 func (p *pod) checkOtherConfig() error {
 	is, err := podFromKernel(p.ns, p.nic.Name)
 	if err != nil {

@@ -156,11 +156,11 @@ func gatewayPrefixes(f nl.Family, all []Egress) (gws []netip.Prefix) {
 //
 // The destinations may change while the pod runs, see renew.go. A TCP connection that has begun outside of the tunnel
 // stays outside, because its source address must stay the same. A TCP connection that has begun through the tunnel ends
-// with a reset when its destination is no destination any more. So no packet of this connection leaves with the
+// with a reset after a [Renewal] has removed the destination. So no packet of the reset connection leaves with the
 // client's own address. Other protocols use the tunnel only for the present destinations.
 func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
-	past := []nl.NFRule{{nl.CTReply(), nl.SetMark(mark)}} // the answers of nested containers
+	past := []nl.NFRule{{nl.CTReply(), nl.SetMark(mark)}} // answers of containers that a program in the pod runs
 	for _, pair := range p.links[1:] {
 		past = append(past, nl.NFRule{nl.IIFName(pair), nl.SetMark(mark)})
 	}

@@ -34,8 +34,9 @@ func (nameOnNode Home) moveToNode(c nl.MovedLink, node *nl.NS) error {
 func mayHaveCard(r *plugin.Request[Config]) bool { return r.Prev == nil || r.Config.Asks(r.IfName) }
 
 // moveCardsBack moves the attachment's cards from the pod to the node. It finds a card by the card's group. If the pod
-// has changed the group, it finds the card by the result of the ADD. A slave in the result has the MAC address of its
-// ENI. No card in the pod has this address, so the slave does not match.
+// has changed the group, moveCardsBack finds the card by the MAC address in the result of the ADD. The result may also
+// have slaves, with the MAC addresses of their ENIs. No card in the pod has the MAC address of a slave, so
+// moveCardsBack does nothing for slaves.
 func moveCardsBack(r *plugin.Request[Config], nameOnNode Home, node, pod *nl.NS) error {
 	if !mayHaveCard(r) {
 		return nil

@@ -76,7 +76,7 @@ type Capabilities struct {
 	DeviceID string   `json:"deviceID"`
 }
 
-// Args are the arguments that the caller of a plugin writes into its configuration.
+// Args are the arguments that the caller of a plugin writes into the plugin's configuration.
 //
 //codec:describe
 type Args struct {

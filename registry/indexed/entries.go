@@ -297,8 +297,8 @@ func (e *Entries[V]) valueAt(i int) V {
 	return *(*e.values)[one.knownNumber-1]
 }
 
-// Renew calls the function stale for each unchanged entry. If stale returns true, the next write encodes the entry
-// again. The new text of the entry has only the members that e.kind describes.
+// Renew passes each unchanged entry to the function stale. If the function returns true, the next write encodes the
+// entry again. The new text of the entry has only the members that e.kind describes.
 func (e *Entries[V]) Renew(stale func(text string, v V) bool) {
 	for i := range e.entryList {
 		one := &e.entryList[i]
