@@ -20,8 +20,8 @@ func (f filter) onLinks(n *NS, devs []string) (all []filter, err error) {
 	return all, nil
 }
 
-// addFilters adds f to each link, or replaces an old filter that differs from f. code has the instructions of the
-// program. After an error, it removes the filters that it has added.
+// addFilters adds f to each link, or replaces an old filter that differs from f. The argument code has the instructions
+// of the program. After an error, addFilters removes the filters that this call has added.
 func addFilters(n *NS, devs []string, f filter, code []byte) error {
 	filters, err := f.onLinks(n, devs)
 	if err != nil {
@@ -46,7 +46,7 @@ func addFilters(n *NS, devs []string, f filter, code []byte) error {
 	return nil
 }
 
-// delFilters deletes our filter at the position of f (see readProgram) from each link.
+// delFilters deletes one filter of ours from each link: the filter with the hook, the priority and the handle of f.
 func delFilters(n *NS, devs []string, f filter) error {
 	var errs []error
 	missing := 0

@@ -13,8 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A Forbid drops all packets that leave through the links Devs to the addresses Addrs, whichever program sends the
-// packets.
+// A Forbid drops all packets to the addresses Addrs when the packets leave through one of the links Devs. It does not
+// matter which program sends the packets.
 //
 // An unreachable or blackhole route would not stop a socket that is bound to a link: without a route, IPv4 assumes that
 // the destination is on this link (ip_route_output_key_hash_rcu, "Apparently, routing tables are wrong"). So a Forbid

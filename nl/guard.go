@@ -20,14 +20,14 @@ import (
 // In mode l2, ipvlan handles a slave's frame with equal source and destination MAC addresses as if it had arrived
 // through the master (ipvlan_xmit_mode_l2). The kernel accepts such a frame if this address is the master's own MAC
 // address, or a multicast address such as ff:ff:ff:ff:ff:ff. Any program with a packet socket can send such frames,
-// with any IP address as the source. A frame from outside never has such a source.
+// with any IP address as the source. A frame from outside never has such a source MAC address.
 //
 // So a Guard drops packets of IPv4, IPv6 and ARP that arrive through the master with the master's MAC address as their
 // source. It also drops packets from a multicast MAC address, through whichever link they arrive. In the modes l2 and
 // l3, slaves get arriving packets before the rules see them, so the rules do not slow these packets down. A filter of
-// tc would see all protocols, but would slow these packets down. A slave could also bypass such a filter by a link of
-// the type ifb: for packets of this link, the kernel skips tc and netfilter's ingress hook at the next link
-// (tc_skip_classify).
+// tc would see all protocols, but would slow these packets down. A slave could also bypass a filter of tc by a link of
+// the type ifb. When this link passes a packet to another link, the kernel skips tc and netfilter's ingress hook at the
+// other link (tc_skip_classify).
 //
 // The Guards of a namespace are the elements of a set. Two tables have this set: one of the family inet, and one of the
 // family arp. Del does nothing, because another slave may need the Guard. Add deletes the elements of links that are
@@ -60,9 +60,9 @@ func (g Guard) String() string {
 	return lines
 }
 
-// guardTables returns the two tables, with their sets. The chain of the family inet comes before the kernel joins
-// fragments (priority -400), so it checks each fragment. The chain's first rule accepts all packets from the ends of
-// veth pairs (OwnGroup), because these ends have no slaves.
+// guardTables returns the two tables, with their sets. The chain of the family inet has the priority -450. The kernel
+// joins fragments later, at the priority -400. So the chain checks each fragment. The chain's first rule accepts all
+// packets from the ends of veth pairs (OwnGroup), because these ends have no slaves.
 func guardTables(elements []guardElement) []Table {
 	drop := []NFRule{{arrivedFromItself(elements), Count(), Drop()}, {fromGroupMAC(), Count(), Drop()}}
 	chain := Chain{Name: "guard", Type: "filter", Hook: "prerouting", Priority: -450,
@@ -109,7 +109,7 @@ func (g Guard) Add(n *NS) error {
 	return n.installGuard(e)
 }
 
-// Restore adds the Guard, and makes both tables again, if Check returns an error.
+// Restore does nothing if Check returns nil. Otherwise, Restore adds the Guard and makes both tables again.
 func (g Guard) Restore(n *NS) error {
 	if g.Check(n) == nil {
 		return nil

@@ -60,7 +60,8 @@ func (v IPVlan) mode() string {
 // take 10 ms or more, and all other changes of links would wait (synchronize_rcu).
 //
 // Kernels before 6.15 look for the name in the master's namespace, so they would refuse eth0, which the node has. But
-// they do not look if the request has an index. So Add chooses an index that no kernel chooses by itself.
+// these kernels do not look for the name when the request has an index. So Add chooses an index that no kernel chooses
+// by itself.
 func (v IPVlan) Add(n *NS) error {
 	if v.NS == nil {
 		return errGone

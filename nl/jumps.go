@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Jumps selects rules in a chain of another program: rules whose comment contains Comment, and that jump to a chain
-// whose name begins with To. Del does not use iptables(8), which refuses to change a table if it cannot print one of
-// the table's rules.
+// A Jumps selects rules in a chain of another program. Each of these rules jumps to a chain whose name begins with the
+// text in the field To. The rule's comment contains the text in the field Comment. Del does not use iptables(8), which
+// refuses to change a table if it cannot print one of the table's rules.
 type Jumps struct {
 	Table, Chain string // a table of the family ip, and a chain of this table
 	Comment, To  string

@@ -20,7 +20,7 @@ import (
 
 // A Limit limits the total bandwidth of some links in one direction: the kernel drops packets above the rate
 // (tc-police(8)). The filters of all links share one police action with one token bucket. The kernel deletes the action
-// soon after its last filter.
+// soon after the deletion of the last filter.
 //
 // A [Splice] connects two links. A Limit does not count the packets that the Splice takes from one of these links and
 // sends to the other. At ingress, the filters of the Limit come after those of the Splice. At egress, the filters of

@@ -121,7 +121,7 @@ func (n *NS) checkNoPair(isPairGroup func(group uint32) bool) error {
 	return err
 }
 
-// isENIRoute reports whether one of our routes serves all routed pods of an ENI, and not only one pod.
+// isENIRoute reports whether our route r serves all routed pods of an ENI, and not only one pod.
 func isENIRoute(r Route) bool {
 	_, is := OfRoutedTable(r.Table)
 	return is

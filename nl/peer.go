@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IsPeer reports whether the other end of nearEnd, a link of n, is the link with the given index in the namespace
-// "other". It relies only on what the kernel says about nearEnd, because a pod's links can have the names and indices
-// of another pod's links.
+// IsPeer reports whether the other end of nearEnd is the link with the given index in the namespace "other". nearEnd is
+// a link of n. IsPeer relies only on what the kernel says about nearEnd, because a pod's links can have the names and
+// indices of another pod's links.
 func (n *NS) IsPeer(nearEnd Link, other *NS, index int) bool {
 	if nearEnd.Kind != "veth" || nearEnd.Peer != index || nearEnd.peerNS == 0 {
 		return false

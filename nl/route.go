@@ -137,8 +137,8 @@ var routeTypes = nameTable{
 	{"throw", unix.RTN_THROW},
 }
 
-// Check returns an error if the table does not have the route. It ignores the protocol. It ignores the metric and the
-// MTU if r has none.
+// Check returns an error if the table does not have the route. Check ignores the protocol. If r has no metric, Check
+// ignores the metric. If r has no MTU, Check ignores the MTU.
 func (r Route) Check(n *NS) error {
 	var index int
 	if r.Dev != "" {

@@ -99,7 +99,8 @@ func routedTerm(word string, key uint32) Term {
 	})
 }
 
-// SetMarkBits replaces those bits of the packet's mark that are 1 in mask by the bits of the argument mark.
+// SetMarkBits changes bits of the packet's mark. Each bit that is 1 in the argument mask gets the value of this bit in
+// the argument mark.
 func SetMarkBits(mark, mask uint32) Term {
 	return term("meta mark set meta mark & "+hexadecimal(^mask)+" | "+hexadecimal(mark), func() []attribute {
 		return exprs(meta(unix.NFT_META_MARK), bitwise(nativeBytes(^mask), nativeBytes(mark)),

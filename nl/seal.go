@@ -20,7 +20,7 @@ import (
 // nftables that these chains need.
 
 // Sealed reports whether the kernel's table has the seal of the Table t. A table with this seal was made from a Table
-// whose fields Chains and Of were equal to those of t.
+// that had the same values as t in the fields Chains and Of.
 func (t Table) Sealed(n *NS) bool {
 	_, _, err := t.getChain(n, t.sealName())
 	return err == nil
@@ -67,8 +67,8 @@ func (t Table) commitSeals(n *NS) error {
 func (t Table) sealName() string {
 	text := make([]byte, 0, 2<<10)
 	if slices.ContainsFunc(t.Chains, func(c Chain) bool { return c.Varies }) {
-		// Earlier releases made only one seal, even for a table whose chains have Varies set. Our names must differ
-		// from the name of that seal.
+		// Earlier releases made only one seal, even for a table whose chains have Varies set. The names of this
+		// release's seals must differ from the name of that seal.
 		text = append(text, "lasting\n"...)
 	}
 	for _, c := range t.Chains {

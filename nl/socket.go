@@ -34,7 +34,7 @@ func (n *NS) openNetlink(family int) (*socket, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	// Any process may send to a netlink socket, unless it is connected to the kernel (netlink_getsockbyportid).
+	// Any process may send to a netlink socket that is not connected to the kernel (netlink_getsockbyportid).
 	if err := unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("connect", err)
@@ -118,11 +118,12 @@ func (s *socket) readAnswers(typ int, answerType uint16, ackOnly bool) (answers 
 	}
 }
 
-// isUnmarkedDump reports whether a message belongs to a dump that the kernel does not mark with NLM_F_DUMP_INTR if a
-// change interrupts it: rules (dump_rules), IPv6 routes (fib6_dump_table) or neighbours (neigh_dump_table). Between two
-// parts of such a dump, the kernel only remembers how many objects it has sent, and then skips this number of objects.
-// If an unsent object moves to the beginning of the list meanwhile, the dump lacks this object. This happens when a
-// rule or a neighbour is deleted, when an IPv6 route is deleted or added, and when the table of neighbours grows.
+// isUnmarkedDump reports whether a message belongs to a dump of rules (dump_rules), IPv6 routes (fib6_dump_table) or
+// neighbours (neigh_dump_table). If a change interrupts such a dump, the kernel does not mark the dump with
+// NLM_F_DUMP_INTR. Between two parts of such a dump, the kernel only remembers how many objects it has sent, and then
+// skips this number of objects. If an unsent object moves to the beginning of the list meanwhile, the dump lacks this
+// object. This happens when a rule or a neighbour is deleted, when an IPv6 route is deleted or added, and when the
+// table of neighbours grows.
 //
 // So readAnswers treats an unmarked dump as interrupted if it has more than one part, or a full part. The first part of
 // a socket's first dump has up to 3.7 kB. Later parts have up to 32 kB, because the kernel then knows the reader's

@@ -21,8 +21,9 @@ import (
 // least SpliceFirst. If no socket of the namespace awaits such a packet, the second program changes the port back, and
 // gives the packet to the other end of Veth. All other packets take their usual way.
 //
-// The kernel must not choose ports from SpliceFirst on for the namespace's own connections (see [LocalPorts]). But a
-// process in the namespace may choose such a port, to listen on it. A socket awaits a packet in these cases:
+// For the namespace's own connections, the kernel must choose only ports below SpliceFirst (see [LocalPorts]). But a
+// process in the namespace may choose SpliceFirst or a higher port, to listen on it. A socket awaits a packet in these
+// cases:
 //
 //   - The packet belongs to a TCP connection of the namespace, or begins one.
 //   - A UDP socket is connected to the packet's source.
@@ -33,8 +34,8 @@ import (
 // connection, they treat its packets as awaited. The programs recognise a connection from outside by the first packet,
 // and a connection to outside by the first answer. But a connection whose first packet came through Veth also gets
 // answers. So the programs remember each connection through Veth, and do not treat the answers of this connection as
-// awaited. The programs remember connections of both kinds as long as the maps have room. An ICMP error is treated like
-// an answer to the packet that the error contains. Fragments go where the first fragment goes.
+// awaited. The programs remember all these connections as long as the maps have room. An ICMP error is treated like an
+// answer to the packet that the error contains. Fragments go where the first fragment goes.
 type Splice struct {
 	ENI, Veth string
 	MAC       string

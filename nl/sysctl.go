@@ -93,7 +93,8 @@ func (s Sysctl) writeError(n *NS, err error, newValue func(current string) strin
 	return fmt.Errorf("%w: the value is %q, and %q is needed: %w", err, current, want, ErrReadOnly)
 }
 
-// Settable returns an error if the parameter has another value, and this process cannot write it.
+// Settable returns nil if this process can write the parameter, or if the parameter already has the right value.
+// Otherwise, Settable returns an error, except for a missing parameter with Optional.
 func (s Sysctl) Settable(n *NS) error {
 	fd, err := s.openFile(n, unix.O_WRONLY)
 	if err == nil {
@@ -141,8 +142,8 @@ func (s Sysctl) openFile(n *NS, mode int) (int, error) {
 	return fd, nil
 }
 
-// openSysctl opens the file of a parameter. In the namespace of the process, it keeps the directory /proc/sys/net/ipv4
-// or ipv6 open, and opens the file relative to it.
+// openSysctl opens the file of a parameter. If n is the namespace of the process, openSysctl keeps the directory
+// /proc/sys/net/ipv4 or ipv6 open, and opens the file relative to this directory.
 //
 // The lookup of this directory is slow for the node: the kernel's dentry cache has one list with an entry for each
 // namespace, the newest first (proc_sys_compare). On a node with 1500 pods, one lookup for the node takes a fiftieth of

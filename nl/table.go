@@ -25,8 +25,8 @@ type Table struct {
 	Of     string // a text: the table's seal depends on Chains and on Of, see [Table.Sealed]
 	More   bool   // the kernel's table may have other chains, which Check ignores
 	// With Others, Check also accepts a table that one of our plugins has made for another configuration, and ignores
-	// additional rules of ours. A chain with Alike set may then be missing. If the chain exists, Check compares only
-	// the number of our rules in the chain.
+	// additional rules of ours. A chain whose field Alike is true may then be missing. If the chain exists, Check
+	// compares only the number of our rules in the chain.
 	Others bool
 }
 
@@ -90,8 +90,8 @@ func (t Table) AddPrepared(n *NS, prepare func() (Table, error)) error {
 	return t.Add(n)
 }
 
-// Put is like Add, but replaces the whole table if the table lacks the seal of t. If only the text Of has changed, Add
-// would accept the table, and its old seals would stay.
+// Put is like Add, but replaces the whole table if the table lacks the seal of t. If only the field Of has changed, Add
+// would accept the table, and the table would keep its old seals.
 func (t Table) Put(n *NS) error {
 	if t.isInstalled(n) {
 		return errSame
@@ -102,8 +102,8 @@ func (t Table) Put(n *NS) error {
 // ErrNoModule reports that the kernel has nftables, but lacks a part of it that a table needs.
 var ErrNoModule = errors.New("this kernel lacks a part of nftables")
 
-// addModuleNames adds the names of the modules that the table needs to an error about a missing module. A kernel that
-// could not load a module answers each message with "no such file or directory" (nft_expr_type_get,
+// addModuleNames completes an error about a missing module: it adds the names of the modules that the table needs. A
+// kernel that could not load a module answers each message with "no such file or directory" (nft_expr_type_get,
 // nf_tables_chain_type_lookup).
 func (t Table) addModuleNames(err error) error {
 	if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EOPNOTSUPP) {
@@ -221,7 +221,8 @@ func (t Table) Intact(n *NS) error {
 	return nil
 }
 
-// unifyAlike gives our rules in chains with Alike set the same comment, so that Check finds them equal.
+// unifyAlike gives the same comment to all our rules in chains whose field Alike is true. So Check finds these rules
+// equal.
 func (t Table) unifyAlike(rules []ruleFingerprint) []ruleFingerprint {
 	for i, f := range rules {
 		if f.isOurs() && slices.ContainsFunc(t.Chains, func(c Chain) bool { return c.Alike && c.Name == f.chain }) {
@@ -281,8 +282,8 @@ func (t Table) getObject(n *NS, typ int, selector ...attribute) ([]byte, error) 
 	return msgs[0][nl.SizeofNfgenmsg:], nil
 }
 
-// Has returns a function that reports whether the kernel's table has all rules of a Chain. The function sends no
-// request: Has reads the rules.
+// Has returns a function that reports whether the kernel's table has all rules of a Chain. The method Has itself reads
+// the rules, so the function sends no request.
 func (t Table) Has(n *NS) (func(Chain) bool, error) {
 	got, err := t.readFingerprints(n)
 	if err != nil && !isNotExist(err) {

@@ -46,12 +46,12 @@ type Veth struct {
 	NoLinkLocal bool
 	// NoRA: the near end ignores IPv6 router advertisements, which any process in PeerNS could send (RFC 4861, section
 	// 4.2). Without NoRA, the near end's own sysctls decide: the kernel ignores advertisements if forwarding is 1 and
-	// accept_ra is not 2 (ipv6_accept_ra). The forwarding of "all" does not count.
+	// accept_ra is not 2 (ipv6_accept_ra). The sysctl all/forwarding does not count.
 	NoRA bool
 	// NoRedirects: the near end sends no ICMP redirects of IPv4.
 	NoRedirects bool
-	// Forwards makes a new near end forward IPv4, even if default/forwarding is 0. This is enough, because the kernel
-	// looks only at the incoming link (ip_mkroute_input).
+	// Forwards makes a new near end forward IPv4, even if default/forwarding is 0. Before the kernel forwards a packet,
+	// it looks only at the forwarding of the incoming link (ip_mkroute_input).
 	Forwards bool
 }
 

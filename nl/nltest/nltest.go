@@ -37,9 +37,9 @@ import (
 
 const netnsDir = "/run/netns" // where ip-netns(8) looks for namespaces
 
-// The main goroutine locks the process's first thread, so that no other goroutine runs on it. If a test's goroutine has
-// moved its thread to another namespace, the runtime ends the thread with the goroutine. But the runtime cannot end the
-// first thread. This thread would keep the namespace as long as the process runs.
+// The main goroutine locks the process's first thread, so that no other goroutine runs on it. A test's goroutine may
+// move its thread to another namespace. When the goroutine ends, the runtime also ends the thread. But the runtime
+// cannot end the first thread. The first thread would keep the namespace as long as the process runs.
 func init() { runtime.LockOSThread() }
 
 // NS makes a network namespace whose link lo is up, mounts the namespace at path, and opens it. When the test ends, NS

@@ -19,9 +19,10 @@ var everyCall = flag.Bool("trace.every", false,
 	"kill after every system call, not only after those that may leave something changed")
 
 // Everywhere runs a program several times, and kills the program in each run. In the first run, Everywhere kills the
-// program after the first counted system call. In each further run, Everywhere kills the program [Step] counted calls
-// later. Some runs make fewer calls than others. So Everywhere stops only when the program has ended by itself in three
-// runs in a row. Everywhere counts only the calls that [Lasting] names, unless the flag -trace.every is set.
+// program after the first counted system call. In each further run, the program makes [Step] more counted calls than in
+// the run before, and then Everywhere kills the program. Some runs make fewer calls than others. So Everywhere stops
+// only when the program has ended by itself in three runs in a row. Everywhere counts only the calls that [Lasting]
+// names, unless the flag -trace.every is set.
 //
 // Each run is a subtest that calls runTrace. runTrace must prepare namespaces and files, run the Trace, and check what
 // the program has left behind. Everywhere returns the number of runs in which it killed the program.

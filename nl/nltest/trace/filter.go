@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// filterEnv is an environment variable. If it is set, the traced program installs a seccomp filter, and does not stop
-// at the system calls in the list harmless. The filter saves much time: for each call that is not harmless, the Go
-// runtime makes about ten harmless calls.
+// filterEnv is an environment variable. If the variable is set, the traced program installs a seccomp filter: see
+// installFilter. The filter saves much time: for each call at which the program stops, the Go runtime makes about ten
+// other calls.
 const filterEnv = "TRACE_FILTERED"
 
 // This function runs in the traced program, because the traced program is a test binary that contains this package.
@@ -26,8 +26,8 @@ func init() {
 	}
 }
 
-// installFilter installs a filter of seccomp(2). With it, the threads of this process stop only at system calls that
-// are not in the list harmless.
+// installFilter installs a filter of seccomp(2). With this filter, the threads of this process do not stop at the
+// system calls in the variable harmless.
 func installFilter() error {
 	code := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}} // the number of the call
 	for i, nr := range harmless {

@@ -27,7 +27,7 @@ import (
 // A Trace is one execution of a program. Before Run, set the exported fields. Do not set Seen: Run sets it.
 type Trace struct {
 	Counts func(Call) string // returns a name for a call that Run must count, and "" for any other call
-	Every  bool              // also stop at the calls in harmless; this is slow
+	Every  bool              // also stop at the calls in the variable harmless; this is slow
 	Kill   int               // kill the program at the call with this number, counted from 1; 0: do not kill it
 	After  bool              // kill the program after the call, and not before it
 	// If Meets is not nil, Run calls it at the system call with the number Kill, instead of killing the program. The
