@@ -10,8 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// A budget limits the cost of a request and its response, in one layout and on one route. The limit is the cost on the
-// same route in otherLayout, multiplied by times.
+// A budget limits the cost of a request and its response, in one layout and on one route. The limit is a multiple of
+// the cost on the same route in another layout. The field times is the factor.
 type budget struct {
 	layout, route, otherLayout string
 	times                      float64

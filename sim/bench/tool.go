@@ -22,7 +22,7 @@ import (
 // timerCommands are the arguments with which a node executes the tool regularly.
 var timerCommands = [][]string{{"registry-gc", "--free-after", "15m"}, {"status"}, {"metrics"}}
 
-// An upkeep is the cost of a node without ADDs and DELs.
+// An upkeep has the costs of a node that do not come from ADDs and DELs.
 type upkeep struct {
 	pods     int
 	size     int64         // size of the registry in bytes

@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// A size is an instance type of a node. podLimit is how many pods fit on the node without delegated prefixes (EC2 user
-// guide, "Maximum IP addresses per network interface"). On nodes of the sizes large and cards, the boot ENI also serves
-// pods.
+// A size is an instance type of a node. The field podLimit is how many pods fit on the node without delegated prefixes
+// (EC2 user guide, "Maximum IP addresses per network interface"). If the field interfaceIndex is 0, the boot ENI also
+// serves pods.
 type size struct {
 	ec2sim.InstanceType
 	podLimit       int

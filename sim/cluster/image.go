@@ -42,8 +42,8 @@ const (
 	engine = "registry.k8s.io/networking/kube-network-policies:v1.1.0"
 )
 
-// agnhostAliases are other names of our image agnhost. Kubernetes' network tests only run shells and tools in these
-// images, and agnhost has the same shells and tools.
+// agnhostAliases are names of other images. In the cluster, our image agnhost also has these names. Kubernetes' network
+// tests use the other images only for shells and tools, and agnhost has the same shells and tools.
 var agnhostAliases = []string{
 	"registry.k8s.io/e2e-test-images/glibc-dns-testing:2.1.1",
 	"registry.k8s.io/e2e-test-images/busybox:1.37.0-2",

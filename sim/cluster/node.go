@@ -136,8 +136,8 @@ func (n *Node) Reboot(ctx context.Context) error {
 	return n.startKubelet(ctx)
 }
 
-// Configure installs the conflist of the node, or replaces it by a rename. If the conflist has our plugins, Configure
-// first validates the conflist.
+// Configure installs the conflist of the node. It renames a new file to the conflist's name, so the new conflist
+// replaces an older one in one step. If the conflist has our plugins, Configure first validates the conflist.
 func (n *Node) Configure(ctx context.Context, conflist []byte) error {
 	name := "10-" + n.Name + ".conflist"
 	if err := n.WriteFile("/run/"+name, conflist, 0o644); err != nil {

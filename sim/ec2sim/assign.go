@@ -70,8 +70,9 @@ func (s *Sim) assignPrivateIPAddresses(in *assignPrivateIPAddressesInput) (*assi
 	return out, nil
 }
 
-// assignDemand assigns the addresses or prefixes that the demand d asks for, and returns them. It takes them out of the
-// subnet's space sp, and adds them to the ENI's holding h.
+// assignDemand assigns the addresses or prefixes that the demand d asks for, and returns them. The argument sp has the
+// subnet's addresses of one family, and h has the ENI's addresses and prefixes of this family. assignDemand marks
+// blocks in sp as taken, and adds the blocks to h.
 func (s *Sim) assignDemand(e *eni, h *holding, sp *space, d demand) (got holding, err error) {
 	if got, err = sp.takeDemand(d, "Resource.AlreadyAssigned"); err != nil {
 		return holding{}, err
@@ -130,7 +131,7 @@ func (s *Sim) unassignPrivateIPAddresses(in *unassignPrivateIPAddressesInput) (*
 	return &emptyOutput{Return: true}, nil
 }
 
-// checkRelease refuses the release if the ENI lacks a released address or prefix.
+// checkRelease refuses the release if the ENI lacks an address or a prefix that the request wants to release.
 func (e *eni) checkRelease(h, released holding) error {
 	for _, a := range released.addrs {
 		if !slices.Contains(h.addrs, a) {

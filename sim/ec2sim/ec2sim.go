@@ -48,13 +48,13 @@
 //
 // # Limits
 //
-// The simulator moves no packets. Package vpcsim does. The simulator checks no signatures and evaluates no policies. It
-// refuses the actions in [Config.Denied], and allows all other actions. The simulator has no Elastic IP addresses, no
-// primary IPv6 addresses, no volumes, and no action that stops instances. The simulator keeps the rules of security
-// groups, but does not apply them. Describe actions know only the filters that the programs of this repository send,
-// and refuse all other filters. Only a launch can create EFA-only ENIs. Other special types of ENIs do not exist. The
-// simulator gets the time from package time, so inside a testing/synctest bubble it uses the bubble's clock. If the
-// documentation does not define a rule, the comment at the rule says that the rule is a guess.
+// The simulator moves no packets. Package vpcsim moves the packets. The simulator checks no signatures and evaluates no
+// policies. It refuses the actions in [Config.Denied], and allows all other actions. The simulator has no Elastic IP
+// addresses, no primary IPv6 addresses, no volumes, and no action that stops instances. The simulator keeps the rules
+// of security groups, but does not apply them. Describe actions know only the filters that the programs of this
+// repository send, and refuse all other filters. Only a launch can create EFA-only ENIs. Other special types of ENIs do
+// not exist. The simulator gets the time from package time, so inside a testing/synctest bubble it uses the bubble's
+// clock. If the documentation does not define a rule, the comment at the rule says that the rule is a guess.
 package ec2sim
 
 import (

@@ -186,8 +186,8 @@ type deleteSecurityGroupInput struct {
 	ID string `ec2:"GroupId,required"`
 }
 
-// deleteSecurityGroup deletes a group. It refuses to delete a group that an ENI still has, or that a rule of another
-// group names (API: DeleteSecurityGroup).
+// deleteSecurityGroup deletes a group. It refuses to delete a group that an ENI still has, or that is the source in
+// another group's rule (API: DeleteSecurityGroup).
 func (s *Sim) deleteSecurityGroup(in *deleteSecurityGroupInput) (*emptyOutput, error) {
 	if _, err := s.madeGroup(in.ID); err != nil {
 		return nil, err

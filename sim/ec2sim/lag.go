@@ -16,9 +16,9 @@ import (
 // Lag, EC2 always shows the present state. Seed makes the answers repeatable: with the same Seed, the same calls at the
 // same times get the same answers.
 //
-//   - About half of the answers show a state that is at most as old as [Lag.Most]. Only three parts of answers can be
-//     old: the ENIs of DescribeNetworkInterfaces, the states of DescribeInstances, and the free addresses of
-//     DescribeSubnets.
+//   - About half of the answers show the present state. The other answers can show an old state. The age of an old
+//     state is at most [Lag.Most]. Only three parts of answers can be old: the ENIs of DescribeNetworkInterfaces, the
+//     states of DescribeInstances, and the free addresses of DescribeSubnets.
 //   - At most [Lag.Back] answers show an older state than the answer before. In kubernetes/kubernetes#77389, EC2 showed
 //     a volume as detached, and later as detaching.
 //   - An action that names an ENI younger than [Lag.Most] can fail with InvalidNetworkInterfaceID.NotFound ("its ID
@@ -41,7 +41,7 @@ type lagging struct {
 	shown   int      // the number of the latest moment that an answer has shown; the first moment has the number 0
 }
 
-// A moment is a state of EC2 that Describe actions can show. The state began at the time since.
+// A moment is a state of EC2 that Describe actions can show. The field since is the time when the state began.
 type moment struct {
 	since  time.Time
 	enis   map[string]*eni   // if there is a lag, these are copies that never change
@@ -125,7 +125,7 @@ func (s *Sim) shownMoment() moment {
 	return l.past[latest]
 }
 
-// randomDelay returns 0 in half of the cases, and otherwise a random delay of at most Most.
+// randomDelay returns 0 in half of the cases, and otherwise a random delay of at most [Lag.Most].
 func (l *lagging) randomDelay() time.Duration {
 	if l.rand.IntN(2) == 0 {
 		return 0

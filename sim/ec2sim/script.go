@@ -26,8 +26,8 @@ func DoneBut(code string) Outcome { return Outcome{Code: code} }
 
 // Script sets the outcomes of the next HTTP requests of the action, in this order. Each attempt of the SDK is a
 // request. A new script replaces the rest of an earlier script. A call of Script without outcomes ends the earlier
-// script. Lose does not affect the requests of a script. A request whose outcome has Undone takes no token from the
-// buckets. [Sim.Fail] does not count this request.
+// script. [Sim.Lose] does not affect the requests of a script. A request whose outcome has Undone takes no token from
+// the buckets. [Sim.Fail] does not count this request.
 func (s *Sim) Script(action string, outcomes ...Outcome) {
 	mustHaveAction(action)
 	s.mu.Lock()

@@ -101,9 +101,9 @@ func (sp *space) takeAny(count int) ([]netip.Addr, error) {
 	return addrsOf(blocks), nil
 }
 
-// takePrefixes takes the wanted prefixes, and chosenCount prefixes of EC2's choice: all of them, or none. A subnet with
-// many free addresses can have no aligned free block (Guide: "Prefix delegation for Amazon EC2 network interfaces"). In
-// practice, EC2 then answers InsufficientCidrBlocks.
+// takePrefixes takes the wanted prefixes, and chosenCount prefixes of EC2's choice: all of them, or none. Even a subnet
+// with many free addresses may lack an aligned free block (Guide: "Prefix delegation for Amazon EC2 network
+// interfaces"). In practice, EC2 then answers InsufficientCidrBlocks.
 func (sp *space) takePrefixes(wanted []netip.Prefix, chosenCount int) ([]netip.Prefix, error) {
 	for i, p := range wanted {
 		if p.Bits() != sp.prefixBits || !sp.cidr.Contains(p.Addr()) || slices.Contains(wanted[:i], p) {
@@ -120,8 +120,8 @@ func (sp *space) takePrefixes(wanted []netip.Prefix, chosenCount int) ([]netip.P
 		"The specified subnet does not have enough free cidr blocks to satisfy the request.")
 }
 
-// atCreation replaces the error InsufficientCidrBlocks by the error of CreateNetworkInterface. In practice, this error
-// is InvalidParameterValue for IPv4. For IPv6, the error is a guess.
+// atCreation replaces the error InsufficientCidrBlocks by the error of CreateNetworkInterface. In practice,
+// CreateNetworkInterface returns InvalidParameterValue for IPv4. For IPv6, the error is a guess.
 func atCreation(err error, family string) error {
 	if r, ok := errors.AsType[*refusal](err); ok && r.code == "InsufficientCidrBlocks" {
 		return refuse("InvalidParameterValue", "There aren't sufficient free %s addresses or prefixes", family)

@@ -48,8 +48,9 @@ func (p *sparse) takeAny(bits, count int) ([]netip.Prefix, bool) {
 	return blocks, true
 }
 
-// nextFree returns the next free block with this prefix length. After the last prefix, it starts again with the first.
-// It tries each single address only once, because a subnet never uses all of them.
+// nextFree returns the next free block. The argument bits is the prefix length of the block. After the last prefix,
+// nextFree starts again with the first. It tries each single address only once, because a subnet never uses all of
+// them.
 func (p *sparse) nextFree(bits int) (netip.Prefix, bool) {
 	for bits != prefixBits6 {
 		b := singleBlock(p.addrAt(0, p.addr))

@@ -42,7 +42,8 @@ func (s *Sim) createTags(in *createTagsInput) (*emptyOutput, error) {
 	return &emptyOutput{Return: true}, nil
 }
 
-// tagsOf returns the tags of a resource of any type. The caller may change this map.
+// tagsOf returns the tags of a resource of any type. The result is the resource's own map: if the caller changes the
+// map, the resource's tags change.
 func (s *Sim) tagsOf(id string) (map[string]string, error) {
 	kind, _, _ := strings.Cut(id, "-")
 	switch kind {
@@ -117,7 +118,7 @@ func addTags(tags map[string]string, more []tag) error {
 	return nil
 }
 
-// tagSet returns tags on the wire, sorted by key.
+// tagSet returns tags as EC2's answers list them, sorted by key.
 func tagSet(tags map[string]string) set[tag] {
 	var list set[tag]
 	for _, key := range slices.Sorted(maps.Keys(tags)) {

@@ -12,8 +12,8 @@ import (
 // A Bucket limits how often an action may be called.
 type Bucket = api.Bucket
 
-// Unfiltered is the key in [Config.Buckets] of the second bucket of DescribeNetworkInterfaces. Requests with neither a
-// filter nor a page size take tokens from this bucket.
+// Unfiltered is the name of a second bucket of DescribeNetworkInterfaces, as a key in [Config.Buckets]. Requests with
+// neither a filter nor a page size take tokens from the second bucket.
 const Unfiltered = "DescribeNetworkInterfaces, unfiltered and unpaginated"
 
 // unfilteredBucket is EC2's default for the bucket [Unfiltered] (API: "Request throttling for the Amazon EC2 API").

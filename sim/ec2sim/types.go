@@ -9,9 +9,9 @@ import (
 )
 
 // builtin has the instance types that every simulator has. The limits are from pkg/vpc/vpc_ip_resource_limit.go of
-// aws/amazon-vpc-cni-k8s, which is generated from DescribeInstanceTypes. The limit of an instance is the sum of its
-// cards' limits (Guide: "Network cards"). All these types can have as many IPv6 addresses as IPv4 addresses (Guide:
-// "Maximum IP addresses per network interface"). C8gn is a type of Nitro v6 (Guide: the platform summary of the
+// aws/amazon-vpc-cni-k8s, which is generated from DescribeInstanceTypes. An instance can have as many ENIs as all its
+// network cards together (Guide: "Network cards"). All these types can have as many IPv6 addresses as IPv4 addresses
+// (Guide: "Maximum IP addresses per network interface"). C8gn is a type of Nitro v6 (Guide: the platform summary of the
 // family).
 var builtin = []InstanceType{
 	nitro("t3.small", 3, 4),

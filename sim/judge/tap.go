@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// HearTAP runs a command that prints results in the Test Anything Protocol, as bats does. It makes a subtest for each
-// test that ran, except those that s.Not excludes.
+// HearTAP runs a command that prints results in the Test Anything Protocol, as bats does. HearTAP makes a subtest for
+// each test that ran, except those that s.Not excludes.
 func (s Suite) HearTAP(t *testing.T, c *exec.Cmd) {
 	t.Helper()
 	var out bytes.Buffer

@@ -15,8 +15,9 @@ import (
 // UDP.
 //
 // The kernel applies NAT rules only to the first packet of a connection, and uses the connection's entry for later
-// packets. If a client used a source port again, the old entry would apply. After unload, the client's datagrams would
-// go to an old backend for two minutes. After Load, the datagrams would go to no backend for 30 seconds.
+// packets. A client may use a source port again. Without flushConntrack, the old entry would then apply to the client's
+// datagrams. For two minutes after the removal of the rules, these datagrams would go to an old backend. For 30 seconds
+// after [Load], these datagrams would go to no backend.
 func flushConntrack(n *nl.NS) error {
 	return n.Do(func() error {
 		if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil { // of all families

@@ -28,13 +28,12 @@ func InstallUnits(root, dir, timer string) error {
 		os.Symlink(filepath.Join(unitDir, timer), filepath.Join(wants, timer)))
 }
 
-// Watch starts a path unit of the machine, as "systemctl start" does. It also starts the path units that the key Wants=
-// of this unit names. While the file in PathExists= exists, Watch runs the service NAME.service of the unit NAME.path
-// again and again. Watch runs only the commands of the service, and appends their output to the log
-// LOGS/MACHINE-SERVICE.log.
+// Watch starts a path unit of the machine, as "systemctl start" does. Watch also starts the path units in the unit's
+// key Wants=. While the file in PathExists= exists, Watch runs the service NAME.service of the unit NAME.path again and
+// again. Watch runs only the commands of the service, and appends their output to the log LOGS/MACHINE-SERVICE.log.
 //
 // Watch returns at once. The path unit stays active until the machine goes off or reboots, or until the caller calls
-// stop. stop waits for the end of a running command.
+// stop. The function stop waits for the end of a running command.
 func (m *Machine) Watch(logs, unit string) (stop func(), err error) {
 	path, err := m.readUnit(unit)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"os"
 )
 
-// ReadConflist reads a conflist from a file, and sets the key dataPath of its first plugin. If dataPath is empty, it
-// returns the text of the file.
+// ReadConflist reads a conflist from a file, and sets the key dataPath of the first plugin. If the argument dataPath is
+// empty, ReadConflist returns the text of the file.
 func ReadConflist(file, dataPath string) ([]byte, error) {
 	if dataPath == "" {
 		return os.ReadFile(file)
@@ -21,7 +21,7 @@ func ReadConflist(file, dataPath string) ([]byte, error) {
 	})
 }
 
-// EditConflist reads a conflist from a file, and calls edit to change the keys of its first plugin.
+// EditConflist reads a conflist from a file, and calls edit to change the keys of the first plugin.
 func EditConflist(file string, edit func(plugin map[string]any) error) ([]byte, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

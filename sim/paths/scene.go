@@ -17,8 +17,8 @@ import (
 
 // sceneVPC has the VPC of all scenes, with separate CIDRs for nodes, pods and a host, and two peered VPCs.
 //
-// EC2 shows only one CIDR of the office's VPC, and the host in the office is in another CIDR. So this host also stands
-// for hosts behind a transit gateway, whose CIDRs EC2 does not show.
+// EC2 shows only one CIDR of the peered VPC vpc-office. The host in vpc-office is in another CIDR. So this host also
+// stands for hosts behind a transit gateway, whose CIDRs EC2 does not show.
 var sceneVPC = ec2sim.World(`
 	vpc-main      10.0.0.0/16 100.64.0.0/16 100.65.0.0/16 2001:db8:0:100::/56 2001:db8:0:400::/56
 	subnet-nodes  10.0.0.0/24 2001:db8:0:100::/64 public
@@ -35,7 +35,7 @@ var sceneVPC = ec2sim.World(`
 	pcx-1         vpc-main vpc-peer
 	pcx-2         vpc-main vpc-office 10.2.0.0/24`)
 
-// OfficeCIDRs are the CIDRs of the host in the office. Pods need the key routeToCidrs to reach it.
+// OfficeCIDRs are the CIDRs of the host in vpc-office. Pods need the key routeToCidrs to reach this host.
 var OfficeCIDRs = []netip.Prefix{netip.MustParsePrefix("10.2.1.0/24"), netip.MustParsePrefix("2001:db8:0:301::/64")}
 
 const instanceType = "m5.large"

@@ -67,8 +67,8 @@ func (s *Scene) scenarioOf(node int) (kubeproxy.Scenario, error) {
 // metadataAddr is the address of the metadata service (EC2 user guide, "Instance metadata and user data").
 var metadataAddr = netip.MustParseAddrPort("169.254.169.254:80")
 
-// metadataEnd returns an End with the address of the metadata service. The proxy on the first node answers calls to
-// this address.
+// metadataEnd returns an End with the address of the metadata service. After [Scene.Serve], a program on the first node
+// answers the pods' calls to this address: see proxyMetadata.
 func metadataEnd(s *Scene, f Family) (End, error) {
 	e, err := node1(s, f)
 	e.Namespace, e.Addr, e.backends = nil, metadataAddr, e.answerers()

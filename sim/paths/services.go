@@ -23,8 +23,9 @@ type Service struct {
 //
 // If a pod with a service loop calls a Service, the backend usually sees the pod's own address. If the pod has no
 // service loop, the backend usually sees the node's address. If a caller outside the node calls a NodePort, the backend
-// usually sees the node's address. The backend sees the caller's own address only with externalTrafficPolicy Local. In
-// addition, the backend's answer must leave through the node, or Options.Kept must be set.
+// usually sees the node's address. The backend sees the caller's own address only if two conditions are met. First, the
+// Service has externalTrafficPolicy Local. Second, the backend's answer leaves through the node, or Options.Kept is
+// set.
 var Services = []Service{
 	{Path{"pod to a Service on another node", pod1, clusterIP(0, "remote"), looped(node1), jumbo, 0}, calls},
 	{Path{"pod to a Service on its ENI", pod1, clusterIP(0, "sibling"), looped(node1), jumbo, 0}, calls},

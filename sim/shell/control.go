@@ -23,8 +23,8 @@ import (
 var controlAddr = &net.UnixAddr{Net: "unix", Name: "@sim"}
 
 // A control runs the shell's commands "on", "ec2" and "service" in a process outside of the instance. On the instance,
-// each of these commands is a link to this program, which sends its arguments to the control, together with its
-// standard input, output and error.
+// each of these commands is a symbolic link to this program. The program sends its arguments to the control, together
+// with its standard input, output and error.
 type control struct {
 	scene *paths.Scene
 	other *instance // node2

@@ -21,7 +21,8 @@ import (
 //go:embed instance.sh
 var instanceScript string
 
-// commandOn returns a command on an instance, with a process 1, a mount namespace and a PID namespace of its own.
+// commandOn returns a command for an instance. The command runs in a new mount namespace and a new PID namespace, under
+// a process 1 of its own.
 func commandOn(node *vpcsim.Instance, command []string) *exec.Cmd {
 	c := exec.Command("sh", append([]string{"-c", instanceScript, "instance"}, command...)...)
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}

@@ -41,8 +41,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
 )
 
-// namedPrograms has functions that run instead of the shell. A user starts such a function by a link to this program.
-// The key is the name of the link.
+// namedPrograms has functions that run instead of the shell. A user starts such a function by a symbolic link to this
+// program. The key is the name of the symbolic link.
 var namedPrograms = map[string]func(args []string) int{
 	"answer": answerCalls, "call": callHost, "ec2": askControl, "on": askControl, "service": askControl,
 }

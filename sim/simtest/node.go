@@ -47,9 +47,9 @@ func NewNode(t testing.TB) *Node {
 	return n
 }
 
-// Here returns a node in the network namespace of this process. Tests that call Here must run one after the other,
-// because their nodes share this namespace. The link of the boot ENI has the ENI's address, as after DHCP. At the end
-// of the test, Here deletes all links in the namespace except the loopback.
+// Here does what [NewNode] does, but the node is in the network namespace of this process. Tests that call Here must
+// run one after the other, because their nodes share this namespace. The link of the boot ENI has the ENI's address, as
+// after DHCP. The cleanup of the test deletes all links in the namespace except the loopback.
 func Here(t testing.TB) *Node {
 	t.Helper()
 	n := &Node{TB: t, Dir: filepath.Join(Memory(t), "state"), Path: ownNetNS}

@@ -166,9 +166,9 @@ func (f *Fabric) restoreLink(lost pluggedENI) error {
 	return nil
 }
 
-// freeName chooses a free name for a link that comes back to the namespace n. It follows the kernel's rules for network
-// cards. The choices are the link's last name (or fallback, if the fabric has never seen the link), "dev" with its last
-// index, and "dev" with the lowest free number.
+// freeName chooses a free name for a link that comes back to the namespace n. freeName follows the kernel's rules for
+// network cards. The choices are the link's last name (or fallback, if the fabric has never seen the link), "dev" with
+// its last index, and "dev" with the lowest free number.
 func freeName(n *nl.NS, last nl.Link, fallback string) (string, error) {
 	links, err := n.Links()
 	if err != nil {

@@ -24,8 +24,8 @@ const (
 // callSize is the number of bytes that Call sends.
 const callSize = 10
 
-// Call connects by TCP or UDP to a port where a Namespace answers. The parameter network is "tcp" or "udp". Call
-// returns the source address that the other end saw.
+// Call connects by TCP or UDP to a port where a Namespace answers. The argument network is "tcp" or "udp". Call returns
+// the source address that the other end saw.
 func (n *Namespace) Call(network string, to netip.AddrPort) (seen netip.AddrPort, err error) {
 	return n.Send(network, to, callSize)
 }
@@ -116,8 +116,8 @@ var (
 // atID is the offset of the identifier in the messages. The sequence number follows the identifier.
 const atID = 4
 
-// exchange sends requests until a reply comes. The time of day is their identifier and sequence number, so exchange
-// recognises its own reply.
+// exchange sends requests until a reply comes. The requests have the time of day as their identifier and sequence
+// number. By these numbers, exchange recognises the reply to its own request.
 func (e echo) exchange(c *net.IPConn, patience time.Duration) error {
 	const atSum, length = 2, 8
 	request := make([]byte, length)

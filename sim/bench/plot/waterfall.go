@@ -27,8 +27,9 @@ type Call struct {
 	Path         bool // all later calls wait for this call
 }
 
-// parseWaterfalls reads a table. The columns are the case, the name of the call, its begin and end, and "path" if all
-// later calls wait for this call. Consecutive rows with the same case are one Waterfall.
+// parseWaterfalls reads a table with a row for each call. The columns are the Waterfall's title, the call's name, its
+// begin and end, and "path" if all later calls wait for the call. Consecutive rows with the same title are one
+// Waterfall.
 func parseWaterfalls(t table.Table) (all []Waterfall, err error) {
 	y := 10
 	for _, row := range t[1:] {

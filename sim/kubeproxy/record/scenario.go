@@ -38,7 +38,8 @@ func readScenario(file string) (s scenario, err error) {
 	return s, json.Unmarshal(b, &s)
 }
 
-// nodeName is the node for which kube-proxy writes rules. elsewhere is the node of all other backends.
+// nodeName is the node for which kube-proxy writes rules. The constant elsewhere is the node of all backends that are
+// on another node.
 const (
 	nodeName  = "node1"
 	elsewhere = "node2"
