@@ -21,7 +21,7 @@ type Limits struct {
 	// maximum number of IPv6 addresses of an ENI; a prefix counts as one address; 0 if the type has no IPv6
 	IPv6PerENI int
 	NoPrefixes bool // the type is not a Nitro type: EC2 delegates no prefixes to its ENIs
-	// for each network card, the maximum number of ENIs that have addresses; the card's index is the index in this
+	// for each network card, the maximum number of ENIs that can have addresses; the card's index is the index in this
 	// slice; there is at least one card
 	Cards []int
 

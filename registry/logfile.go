@@ -19,7 +19,7 @@ import (
 )
 
 // maxUnwritten is the maximum number of lines that wait in the registry while processes cannot write the log. If there
-// are more lines, the oldest are lost. A later snapshot still shows which leases have ended.
+// are more lines, the oldest are lost. The log's next snapshot (see [Snapshot]) still shows which leases have ended.
 const maxUnwritten = 256
 
 // A logAppend has the text that an Update appends to the log after it has replaced the registry's file.
@@ -171,8 +171,8 @@ func openLog(path string) (f *os.File, size int, err error) {
 }
 
 // rotateFiles begins a new file of the log. It first deletes the oldest files, so that at most MaxFiles files stay.
-// Then it renames File.1 to File.2 and so on, but only up to the first number without a file: a killed process may have
-// left such a gap. Finally, it renames File to File.1, and creates a new File.
+// Then it renames File.1 to File.2, and so on. If a killed process has left a gap in the numbers, the files after the
+// gap keep their names. Finally, rotateFiles renames File to File.1, and creates a new File.
 func (l LeaseLog) rotateFiles() (*os.File, error) {
 	named := func(n int) string {
 		if n == 0 {

@@ -113,7 +113,7 @@ func (e *ENI) Serve() {
 
 // Configure records what the configuration says about the ENI. The configuration must have the ENI's pool. If
 // servesPods is true, the ENI's device index is not less than interfaceIndex. If keepAddrs is true, the node never
-// unassigns the ENI's addresses, for example because of skipDeallocation.
+// unassigns the ENI's addresses. For example, the key skipDeallocation makes keepAddrs true.
 func (e *ENI) Configure(fitsPool, servesPods, keepAddrs bool) {
 	e.Serving, e.Passed, e.Keep, e.PoolGone = fitsPool && !e.OnRequest, !servesPods, keepAddrs, false
 }

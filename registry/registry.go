@@ -53,8 +53,8 @@ func Open(dir string) (*Registry, error) {
 	return &Registry{dir}, nil
 }
 
-// View returns the state. The times in the state are times of the current clock. If the registry has no file yet, View
-// returns a Blank state.
+// View returns the state. If the wall clock was set since the last Update, View corrects the times in the state. If the
+// registry has no file yet, View returns a Blank state.
 func (r *Registry) View() (*State, error) {
 	b, written, err := readSteady(r.openFile)
 	return parseContent(r.filePath(), b, written, err)
@@ -129,9 +129,9 @@ func (r *Registry) Change(ctx context.Context, f func(*State)) error {
 // Usable returns nil if processes can change the registry, and the reason as an error if they cannot. It does not wait
 // for the lock, because a process that holds the lock for long may only be slow.
 //
-// To test the free space, Usable writes to a file without a name. It writes as many bytes as an Update needs. An Update
-// writes into the file that the previous Update has replaced (see [atomicfile.Exchange]). So the Update needs new space
-// only for the bytes that do not fit into that file.
+// To test the free space, Usable writes to a file without a name. It writes as many bytes as an Update needs. Each
+// Update keeps the old file that it replaces (see [atomicfile.Exchange]). The next Update writes its content into the
+// old file. So an Update needs new space only for the bytes that do not fit into the old file.
 func (r *Registry) Usable() error {
 	size, err := r.readableSize()
 	if err != nil {

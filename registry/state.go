@@ -131,7 +131,7 @@ type Instance struct {
 	IPv6PerENI int `json:"ipv6PerENI,omitempty"`
 	// the instance is not a Nitro instance, so EC2 delegates no prefixes to its ENIs
 	NoPrefixes bool `json:"noPrefixes,omitempty"`
-	// for each network card, the maximum number of ENIs that have addresses; the card's index is the index in this
+	// for each network card, the maximum number of ENIs that can have addresses; the card's index is the index in this
 	// slice; empty if the instance has one card
 	Cards []int `json:"cards,omitempty"`
 
@@ -241,9 +241,9 @@ type Failure struct {
 	Until time.Time `json:"until,omitzero"` // if the subnet is full, no ADD asks EC2 again before this time
 }
 
-// A Refusal is EC2's refusal of an action on one object: an ENI, or the subnet of a new ENI. Before Until, growth tries
-// the action only on other objects. If the role does not allow the action at all, the refusal names no object, and
-// growth does not try the action.
+// A Refusal is EC2's refusal of an action on one object: an ENI, or the subnet of a new ENI. Before the time in the
+// field Until, growth tries the action only on other objects. If the role does not allow the action at all, the refusal
+// names no object, and growth does not try the action.
 //
 //codec:describe
 type Refusal struct {
@@ -274,8 +274,8 @@ func (s *State) Forget(addrs ...netip.Addr) {
 	}
 }
 
-// ForgetStray removes addresses from State.Free that no ENI of the state has. The original plugin leaves such addresses
-// in the file: its DEL unassigns an address, and then adds the address to the file.
+// ForgetStray removes an address from State.Free if no ENI of the state has the address. The original plugin leaves
+// such addresses in the file: its DEL unassigns an address, and then adds the address to the file.
 func (s *State) ForgetStray() {
 	for a := range s.Free.Keys() {
 		if id, _ := s.ENIOf(a); id == "" {

@@ -171,8 +171,8 @@ func (w *allowance) keptText(text string) string {
 // fillerWords are words between the name of a secret and the secret.
 var fillerWords = map[string]bool{"is": true, "was": true, "=": true, ":": true, "": true, "the": true, "a": true}
 
-// keptName returns word, which names a secret (for example, "token:"). It returns the constant withheld if the word
-// also contains a value, or may itself be a secret.
+// keptName returns its argument, a word that names a secret (for example, "token:"). If the word also contains a value,
+// or may itself be a secret, keptName returns the constant withheld.
 func (w *allowance) keptName(word string) string {
 	end := secretName().FindStringIndex(word)[1]
 	rest := word[end:]

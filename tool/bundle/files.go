@@ -21,7 +21,8 @@ type network struct {
 }
 
 // readConflists reads the conflists, and keeps only their documented keys (see [conf.List.Documented]). The returned
-// [finish] adds the names and tags of the conflists to the allowance for later readings.
+// [finish] also adds the names and tags of the conflists to the allowance. So later readings keep these names and tags
+// in texts.
 func (g *gathering) readConflists(context.Context) (finish, error) {
 	return func() (any, error) {
 		all := []network{}

@@ -28,7 +28,8 @@ const (
 var ErrNone = errors.New("the file is no support bundle")
 
 // Read reads a bundle. If the file of a source is damaged, Read returns an error and the data of the other sources. If
-// the archive or its manifest is damaged, Read returns only an error. Read writes no file, and opens none.
+// the archive or its manifest is damaged, Read returns only an error. The function Read opens no file and writes no
+// file.
 func Read(r io.Reader) (*Bundle, error) {
 	files, err := unpack(r)
 	if err != nil {

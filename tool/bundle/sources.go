@@ -23,8 +23,8 @@ const (
 	sourceKernel    = "kernel"
 )
 
-// A finish is the second part of a reading. It returns the data that may leave the node. A finish may change the
-// gathering, because the gathering waits for the finish.
+// A finish is the second part of a [reading]. It returns the data that may leave the node. A finish may change the
+// [gathering], because the gathering goes on only after the finish has returned.
 type finish func() (any, error)
 
 // A reading reads one source. A reading must not change the gathering, because the reading may still run after its

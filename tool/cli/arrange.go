@@ -62,7 +62,8 @@ func splitFlags(known []Flag, args []string) (flags, rest []string) {
 	return flags, rest
 }
 
-// takesNext reports whether a flag has its value in the next word of the command line. The parameter word is the flag.
+// takesNext reports whether a flag has its value in the next word of the command line. The argument word holds the
+// flag.
 func takesNext(known []Flag, word string) bool {
 	if strings.Contains(word, "=") {
 		return false

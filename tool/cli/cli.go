@@ -101,9 +101,9 @@ func CompleteEndless(c *Command) {
 }
 
 // JSON returns the last paragraph of a command's description: the fields of the command's answer with --output json. If
-// the text begins with [], the answer is a list of objects. The fields of an object are in braces after the name of the
-// object. A field keeps its name and type from release to release. The tests compare the names with the transcripts of
-// tool/testdata. Times have the form of RFC 3339, in UTC.
+// the argument fields begins with "[]", the answer is a list of objects. The fields of an object are in braces after
+// the name of the object. A field keeps its name and type from release to release. The tests compare the names with the
+// transcripts of tool/testdata. Times have the form of RFC 3339, in UTC.
 func JSON(fields string) string { return "\n\nWith --output json: " + fields }
 
 // checkArgs refuses arguments that the command would ignore, and unknown formats in --output. If hasOwnOutput is true,

@@ -79,8 +79,8 @@ func startOf(dir string) (time.Time, error) {
 	if err = errors.Join(err, err2); err != nil {
 		return time.Time{}, err
 	}
-	// The field starttime has the start of the process, in units of 1/100 second since the boot (proc_pid_stat(5)). Its
-	// index in fields is 19, because fields begins after the name of the program.
+	// The field starttime has the start of the process, in units of 1/100 second since the boot (proc_pid_stat(5)). The
+	// index of starttime in the slice fields is 19, because the slice begins after the name of the program.
 	const field, perSecond = 19, 100
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	up, _, _ := strings.Cut(string(uptime), " ")

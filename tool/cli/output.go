@@ -37,8 +37,8 @@ func Answer(c *Context, v any, text func(w io.Writer)) error {
 	return nil
 }
 
-// Table answers with rows, which are structs with a field for each column. The heading is the field's tag "head", or
-// else its JSON name. A field with the tag head:"-" is only in the JSON.
+// Table writes rows as the command's answer. A row is a struct with a field for each column. The heading of a column is
+// the field's tag "head", or else the field's JSON name. A field with the tag head:"-" is only in the JSON.
 func Table[Row any](c *Context, rows []Row) error {
 	if rows == nil {
 		rows = []Row{} // [], not null

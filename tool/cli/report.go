@@ -39,7 +39,8 @@ type hinted struct {
 
 func (h hinted) Unwrap() error { return h.error }
 
-// Count returns a number with a noun, such as "1 error" or "2 errors". The parameter thing is the noun in the singular.
+// Count returns a number with a noun, such as "1 error" or "2 errors". The argument thing holds the noun in the
+// singular.
 func Count(n int, thing string) string {
 	if n != 1 {
 		thing += "s"

@@ -163,8 +163,8 @@ func (r *review) reviewDelegates(all []json.RawMessage, binDir string) {
 	}
 }
 
-// syntaxFault returns why a file is no JSON object. The parameter err is the error of encoding/json. For a syntax
-// error, the result has the number of the line.
+// syntaxFault returns why a file is no JSON object. The argument err is the error of encoding/json. For a syntax error,
+// the result has the number of the line.
 func syntaxFault(b []byte, err error) string {
 	if s, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return fmt.Sprintf("line %d: %v", 1+bytes.Count(b[:min(int(s.Offset), len(b))], []byte("\n")), err)

@@ -352,7 +352,8 @@ func packetPaths(s *registry.State, l registry.Lease, pair nl.Link) (vpcPath, no
 // anchor returns the ID of the HTML element about an address of a pod.
 func anchor(addr string) string { return "a-" + strings.NewReplacer(".", "-", ":", "-").Replace(addr) }
 
-// A difference has the addresses and ENIs about which the four sources do not agree.
+// A difference has the addresses and ENIs about which the four sources (registry, kernel, metadata and EC2) do not
+// agree.
 type difference struct {
 	Compared bool
 	Findings []view.Finding
