@@ -19,7 +19,7 @@ import (
 )
 
 // usualInternet is the host by which the test tries the path to the internet by default. If the VPC has an endpoint for
-// this host, its name resolves to a private address, and the test skips the path.
+// this host, the host's name resolves to a private address, and the test skips the path.
 const usualInternet = "sts.amazonaws.com:443"
 
 func connectivityTest() *cli.Command {

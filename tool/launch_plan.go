@@ -260,8 +260,8 @@ func (p *launchPlan) eniTags() []launchTag {
 	return all
 }
 
-// chooseSubnet compares the subnets in this zone that have the tags of the pool. It returns the ID of the subnet with
-// the most free addresses.
+// chooseSubnet compares the subnets that have the tags of the pool, in the zone of this instance. It returns the ID of
+// the subnet with the most free addresses.
 func (p *launchPlan) chooseSubnet(c *cli.Context, cloud *aws.Client) (string, error) {
 	fit, _, err := view.PodSubnets(c.Context, cloud, p.Policy)
 	if errors.Is(err, more.ErrNoSubnet) {

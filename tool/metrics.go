@@ -79,7 +79,8 @@ func writeMetrics(c *cli.Context, file string, all []view.Metric) error {
 	return cli.Rooted(cli.WriteFile(file, b.Bytes(), 0o644))
 }
 
-// subnetMetric asks EC2 for the subnets in this zone, and returns a metric with their numbers of free addresses.
+// subnetMetric asks EC2 for the subnets in the zone of this node. It returns a metric with the number of free addresses
+// of each subnet.
 func subnetMetric(c *cli.Context, s *registry.State) (view.Metric, error) {
 	m := view.Metric{Name: "subnet_free_addresses",
 		Help: "Free IPv4 addresses of a subnet in this node's zone, by EC2."}

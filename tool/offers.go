@@ -26,7 +26,7 @@ import (
 // This file counts the addresses that a node offers to the scheduler: those that it has for pods, and those that EC2
 // can still give. If a node offers too many addresses, the node gets pods whose sandbox fails until an address is free.
 // A node never offers fewer than the leased addresses, because a kubelet that restarts would then reject running pods.
-// In doubt, the command assumes that EC2 can give an address.
+// If it is not known whether EC2 can give an address, the address counts as offered.
 
 // Resource is the extended resource of the default pool. The resource of another pool is named Resource-POOL.
 const Resource = "cni-ipvlan-vpc-k8s/addresses"
@@ -99,8 +99,8 @@ type countedNode struct {
 }
 
 // countedNodeOf reads the configuration and the registry. If the registry is empty, countedNodeOf rebuilds the
-// registry. It cannot wait for the first ADD, because the scheduler sends no pod to a node that has advertised no
-// number.
+// registry. countedNodeOf cannot leave this to the first ADD, because the scheduler sends no pod to a node that has
+// advertised no number.
 func countedNodeOf(c *cli.Context) (n countedNode, err error) {
 	conflists := conf.Load(c.String("config"))
 	networks, err := conflists.All()

@@ -12,7 +12,7 @@
 //	registry-gc               release addresses that have been free for long (cni-gc.timer)
 //	repair                    put back objects that the node has lost (cni-gc.timer, nftables.service)
 //	warm                      get the free addresses that a pool wants (cni-warm.path)
-//	release                   release chosen addresses at once (cni-release.path)
+//	release                   release at once the addresses that pods had chosen (cni-release.path)
 //	advertise                 tell the scheduler how many addresses there are (cni-advertise.timer)
 //	install                   put the suite on a node, from its container image, or remove it
 //	maintain                  run repair, registry-gc, warm and others at their intervals, on a node without systemd

@@ -115,8 +115,8 @@ func (c *Config) validatePrefix(m *values.Mistakes) {
 	}
 }
 
-// sha1 returns the SHA-1 of a text (FIPS 180-4), as five numbers of 32 bits. The standard library's package with its
-// imports would be a twentieth of the program, and each process would have to initialize it.
+// sha1 returns the SHA-1 of a text (FIPS 180-4), as five numbers of 32 bits. The package crypto/sha1 and its imports
+// would be a twentieth of the program, and each process would have to initialize these packages.
 func sha1(text string) [5]uint32 {
 	const block = 64
 	h := [5]uint32{0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476, 0xc3d2e1f0}

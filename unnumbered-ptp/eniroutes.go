@@ -136,9 +136,9 @@ func (s *scene) servesOnlyNetwork(eni nl.Link) bool {
 	return err == nil && !slices.ContainsFunc(pairs, otherNetwork)
 }
 
-// fallbackRoutes returns a route for each destination that is in present, but not in wanted. Each has the next hop of
-// the wanted route with the longest prefix that contains the destination. If no wanted route contains the destination,
-// the returned route is a throw route: the kernel continues with the main table.
+// fallbackRoutes returns a route for each destination that is in present, but not in wanted. The returned route has the
+// next hop of the wanted route with the longest prefix that contains the destination. If no wanted route contains the
+// destination, the returned route is a throw route: the kernel continues with the main table.
 func fallbackRoutes(present, wanted []nl.Route) (all []nl.Route) {
 	for _, r := range present {
 		if !slices.ContainsFunc(wanted, func(w nl.Route) bool { return w.Dst == r.Dst }) {

@@ -182,12 +182,13 @@ func eniTable() nl.Table {
 // markChain is the name of a branch's chain, without the number of the mark.
 const markChain = "mark_"
 
-// An eniMark leads packets from the links of routed pods to the routing table of their ENI. Its branch of an nftables
-// table sets a mark. In each family, a rule leads packets with this mark to the ENI's routing table. Packets that
-// arrive through the ENI also get the mark, for the check of sources: see acceptObjects. Packets that arrive through
-// the boot ENI do not get the mark, because some of them are not for routed pods.
+// An eniMark leads packets from the links of routed pods to the routing table of their ENI. An nftables table has
+// a chain for each ENI, and this chain sets the mark: see [nl.Branch]. In each family, a rule leads packets with the
+// mark to the ENI's routing table. Packets that arrive through the ENI also get the mark, for the check of sources:
+// see acceptObjects. Packets that arrive through the boot ENI do not get the mark, because some of them are not for
+// routed pods.
 //
-// The name of the branch's chain contains the mark's number. So if two processes ask for one number at the same time,
+// The name of the ENI's chain contains the mark's number. So if two processes ask for one number at the same time,
 // the kernel accepts only one chain. The search for a free number begins at a number that follows from the index of the
 // ENI's link.
 type eniMark struct {
@@ -243,8 +244,8 @@ func (m eniMark) String() string {
 	return text
 }
 
-// Add claims a mark's number for the ENI, and adds the rules for this mark. It begins again if another process has
-// replaced the table meanwhile, and the ENI perhaps has another number.
+// Add claims a mark's number for the ENI, and adds the rules for this mark. If another process replaces the nftables
+// table meanwhile, the ENI may have another number, or none. Add then begins again.
 func (m eniMark) Add(n *nl.NS) error {
 	const tries = 5
 	for range tries {

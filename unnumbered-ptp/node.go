@@ -114,11 +114,11 @@ func sortedAddrs(ns *nl.NS, link string, f nl.Family, found []nl.Addr) ([]nl.Add
 //
 // Deprecated addresses come last, but are better than none. keepalived adds deprecated IPv6 addresses, and an address
 // from DHCP becomes deprecated when its lease ends. Tentative addresses come before deprecated ones, and after all
-// others. Then the source of the default route comes first.
+// others. Among the others, the source of the default route comes first.
 //
-// Last, the form of the address decides. The instance's own address has a lifetime, and its prefix is that of its
-// subnet, or /128 from DHCPv6. An address that another program has added has no lifetime, and is a /32, a /128, or
-// secondary.
+// If these comparisons do not decide, the form of the address decides. The instance's own address has a lifetime, and
+// its prefix is that of its subnet, or /128 from DHCPv6. An address that another program has added has no lifetime, and
+// is a /32, a /128, or secondary.
 func compareAddrs(a, b nl.Addr, src netip.Addr) int {
 	return cmp.Or(
 		trueLast(a.Deprecated, b.Deprecated),

@@ -37,7 +37,7 @@ func podSysctls(c Config, p pair) (objects []nl.Object) {
 // podAddrs copies the pod's IPv4 addresses to the pod's end of the pair. A sidecar of a service mesh needs this:
 // netfilter's REDIRECT gives the sidecar the packets that arrive at the pod. REDIRECT sends a packet to an address of
 // the incoming link, and drops the packet if this link has no address (nf_nat_redirect_ipv4). In IPv6, REDIRECT takes
-// the link-local address. Because of Apart, the kernel uses the copies for nothing else, see [nl.Addr].
+// the link-local address. The copies have [nl.Addr].Apart, so the kernel uses them for nothing else.
 func podAddrs(c Config, p pair) (objects []nl.Object) {
 	for _, a := range p.addrs {
 		if a.Is4() {

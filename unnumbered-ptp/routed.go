@@ -20,8 +20,8 @@ import (
 // A routed pod has no slave: its pair is its only link, and has the pod's address. The node forwards all its packets,
 // even those from and to the VPC. So a program that filters forwarded packets, such as an engine of NetworkPolicy, sees
 // them all. The pods of a pool with dataPath veth are routed. The form of the ipam plugin's result shows whether a pod
-// is routed: see [plugin.Routed]. The addresses and routes of pod and node follow the first proposal for
-// amazon-vpc-cni-k8s:
+// is routed: see [plugin.Routed]. The addresses and routes of pod and node follow the proposal with which
+// amazon-vpc-cni-k8s began (its docs/cni-proposal.md):
 //
 //   - In the pod, the address has no subnet (/32, /128). The default routes lead to 169.254.1.1 and fe80::1. No link
 //     has these addresses: in the pod, both are neighbours with the MAC address of the node's end.
@@ -98,8 +98,8 @@ func (s *scene) findENI(p pair) (found bool) {
 	return err == nil
 }
 
-// runningPair returns the pair of a running pod like findPair, even if the ENI's link has another name now (see
-// findENI).
+// runningPair finds the pair of a running pod as findPair does. runningPair also finds the pair if the ENI's link has
+// another name now (see findENI).
 func (s *scene) runningPair() (p pair, exists bool) {
 	if p, exists = s.findPair(); exists && p.routed && s.findENI(p) {
 		return s.findPair()

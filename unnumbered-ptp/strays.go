@@ -15,8 +15,8 @@ import (
 // forwards packets whose destination it translates: calls to a NodePort for a pod of another node, and answers to
 // masqueraded packets. A routing rule cannot distinguish these packets from packets for ended pods.
 //
-// The table is about the subnets of the node's addresses. All addresses of the ENI are in these subnets. The node's
-// IPv6 address may be a /128, so strayTable takes its /64, a whole subnet in most VPCs.
+// The table's rules match the subnets of the node's addresses. All addresses of the ENI are in these subnets. The
+// node's IPv6 address may be a /128, so strayTable takes its /64, a whole subnet in most VPCs.
 func strayTable(dev string, n node) nl.Table {
 	back := nl.NFRule{nl.IIFName(dev), nl.OIFName(dev)}
 	rules := []nl.NFRule{append(slices.Clip(back), nl.CTOriginal(), nl.CTStatusDNAT(), nl.Accept()),

@@ -15,7 +15,7 @@ import (
 )
 
 // Installed is a key of a list. Its value names the plugins of other projects that the command install has written into
-// the list. A program other than install has added each plugin that is not ours, and that the value does not name.
+// the list. If the list has a further plugin of another project, a program other than install has added that plugin.
 const Installed = "cni-ipvlan-vpc-k8s/installed"
 
 // listKeys are the keys of a list (CNI specification 1.1.0, section 1, "Configuration format"). Other methods review

@@ -229,7 +229,7 @@ func parseList(path string, b []byte) (List, error) {
 }
 
 // Cached reads a list from the text that a runtime keeps after an ADD. This text already has the plugins of the
-// drop-ins. The runtime has read the list from the path origin.
+// drop-ins. The argument origin is the path from which the runtime has read the list.
 func Cached(origin string, text []byte) (List, error) {
 	c := List{File: origin}
 	err := json.Unmarshal(text, &c)

@@ -148,8 +148,8 @@ func (c *Conflists) Misfit(e registry.ENI) (why string) {
 	return why
 }
 
-// Unclear reports whether the ENI e serves no pods only because of the tags of its subnet. The result is true if this
-// is so in at least one network. An operator or another program has attached the ENI.
+// Unclear reports whether the tags of the ENI's subnet are the only reason why e serves no pods. The result is true if
+// this holds in at least one network that has the ENI's pool.
 func (c *Conflists) Unclear(e registry.ENI) bool {
 	return slices.ContainsFunc(c.policies, func(p lease.Policy) bool { return p.Pool == e.Pool && p.Unclear(e) })
 }

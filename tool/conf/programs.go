@@ -25,7 +25,7 @@ func (r *review) reviewPrograms(dir string) {
 	}
 	for i, m := range r.Plugins {
 		if m.Type == "" {
-			continue // the method positions reports the missing type
+			continue // review.positions reports the missing type
 		}
 		for _, name := range m.neededPrograms() {
 			if slices.Contains(r.comingPrograms, name) {

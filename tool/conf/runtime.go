@@ -104,7 +104,7 @@ func (r *review) readMembers(plugins json.RawMessage) {
 	}
 	for _, raw := range members {
 		var m Member
-		_ = m.UnmarshalJSON(raw) // the method positions reports a missing type
+		_ = m.UnmarshalJSON(raw) // review.positions reports a missing type
 		r.Plugins = append(r.Plugins, m)
 	}
 }

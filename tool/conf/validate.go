@@ -89,8 +89,8 @@ func (r *review) add(m Mistake) {
 }
 
 // Mistakes lists the mistakes in a file. It also compares the file with siblings, which has all files of the same
-// directory. If no runtime reads the directory, siblings is nil. It returns an error if Load cannot read the file or
-// the directory.
+// directory. If no runtime reads the directory, siblings is nil. Mistakes returns an error if Load cannot read the
+// file or the directory.
 func (f File) Mistakes(binDir string, siblings *Conflists) ([]Mistake, error) {
 	return (&review{file: f.Path, siblings: siblings}).readAndReview(f.text, binDir, f.unread)
 }

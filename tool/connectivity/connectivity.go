@@ -35,9 +35,10 @@ const Least = 30 * time.Second
 // pathTimeout is how long a path may take.
 const pathTimeout = 2 * time.Second
 
-// Each of these functions returns a time limit for one part of a test: two ADDs, a question to the other node, the
-// paths, and two DELs. All parts together take less than [Test.Within]. Two limits count from the start of the test:
-// after nextUntil, the second ADD does not begin, and at lookUntil, unfinished ADDs and paths fail.
+// Each of these functions returns a time limit for one part of a test. The parts are two ADDs, the call to the node of
+// the test's peer (see askPeer), the paths, and two DELs. All parts together take less than [Test.Within]. Two limits
+// count from the start of the test: after nextUntil, the second ADD does not begin, and at lookUntil, unfinished ADDs
+// and paths fail.
 
 func (t Test) addWithin() time.Duration { return t.Within * 9 / 30 } // for each ADD
 func (t Test) nextUntil() time.Duration { return t.Within * 6 / 30 }

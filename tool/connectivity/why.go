@@ -160,8 +160,8 @@ func (s *scene) downLink(f finding) string {
 
 // unassignedCause returns a cause if a pod of the path has an address that no ENI of this instance has. EC2's
 // source/destination check then drops the pod's packets. Metadata may lack a new address for minutes. So if metadata
-// lacks the address, unassignedCause asks EC2, too. If metadata does not answer, or no pod has such an address, the
-// result is "".
+// lacks the address, unassignedCause asks EC2, too. If metadata does not answer, or if the ENIs of this
+// instance have the addresses of all pods of the path, the result is "".
 func (s *scene) unassignedCause(f finding) string {
 	enis, err := s.enis()
 	if err != nil {

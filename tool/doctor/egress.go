@@ -55,7 +55,8 @@ func (p *Node) checkEgress(ctx context.Context) ([]Finding, error) {
 	return slices.Concat(found, lost, outdatedFindings(outdated), more), errors.Join(unread, err)
 }
 
-// egressOutdated returns the pods whose egress differs from the configuration, by the paths of their namespaces.
+// egressOutdated returns the pods whose egress differs from the configuration. The keys are the paths of the pods'
+// namespaces.
 func egressOutdated(networks []conf.NetworkEgress) (map[string]repair.Outdated, error) {
 	host, err := nl.Node()
 	if err != nil {
@@ -101,8 +102,8 @@ func egressFix(o repair.Outdated) func(context.Context) (string, error) {
 }
 
 // egressLost returns a finding for each pod whose egress has lost an object. If repair can put the object back, the
-// finding has a fix, and egressLost deletes the pod from outdated, so that doctor reports the pod only once. The map
-// ports has the UDP port of each network.
+// finding has a fix. egressLost then deletes the pod from the map "outdated", so that doctor reports the pod only once.
+// The argument ports has the UDP port of each network.
 func (p *Node) egressLost(ports map[string]int, outdated map[string]repair.Outdated) (found []Finding, failed error) {
 	seen := map[registry.Key]bool{} // a pod has a lease for each address
 	for _, l := range p.state.Leases.All() {

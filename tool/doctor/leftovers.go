@@ -81,9 +81,9 @@ func (p *Node) removeDetached(context.Context) (string, error) {
 	return "deleted", err
 }
 
-// strayVeth returns the attachment of one of our veths if the attachment has no lease, and otherwise "". The link's
-// alias has our name, and names the network, the container and the interface. In a rebuilt registry, a lease may lack
-// its container. The link may then belong to this lease, so strayVeth returns "".
+// strayVeth returns the attachment of one of our veths if the attachment has no lease, and otherwise "". The alias of
+// such a link has the network, the container and the interface. In a rebuilt registry, a lease may lack its container.
+// The link may then belong to this lease, so strayVeth returns "".
 func strayVeth(s *registry.State, l nl.Link) string {
 	words := strings.Fields(l.Alias)
 	if !nl.IsPair(l.Group) || l.Kind != "veth" || len(words) < 4 {

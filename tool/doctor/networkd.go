@@ -23,8 +23,8 @@ const networkdConf = "[Network]\nManageForeignRoutes=no\nManageForeignRoutingPol
 // networkdDropIn is the file that gets networkdConf.
 const networkdDropIn = "/etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf"
 
-// foreignKeys has the settings of networkdConf. A value of the map names objects. If the setting is not "no",
-// systemd-networkd removes such objects of other programs. The default is "yes".
+// foreignKeys has the settings of networkdConf. If a setting is not "no", systemd-networkd removes objects of other
+// programs: the map has the word for these objects. The default of each setting is "yes".
 var foreignKeys = map[string]string{"ManageForeignRoutes": "routes", "ManageForeignRoutingPolicyRules": "rules"}
 
 // checkNetworkd checks that systemd-networkd does not remove routes and rules of other programs (networkd.conf(5)). By

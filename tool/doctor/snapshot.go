@@ -272,7 +272,7 @@ func (r recorder) ServiceEndpoints(f nl.Family) ([]netip.Addr, error) {
 	return askAndRecord(r.snapshot, r.snapshot.Endpoints, f, r.NS.ServiceEndpoints)
 }
 
-// askAndRecord asks the kernel about a family, and adds the answer to the map answers.
+// askAndRecord asks the kernel about the family f. It adds the kernel's answer to the argument answers, a map.
 func askAndRecord[T any](
 	s *Snapshot, answers map[string][]T, f nl.Family, ask func(nl.Family) ([]T, error),
 ) ([]T, error) {

@@ -130,7 +130,8 @@ func (h *History) LeasesBetween(a netip.Addr, from, to time.Time) (found []*Leas
 func (h *History) At(a netip.Addr, at time.Time) []*Lease { return h.LeasesBetween(a, at, at.Add(1)) }
 
 // Sure reports whether the logs show all leases of an address in [from, to). It returns false if a lost line may be
-// about another pod with the address. A line that was lost while one pod had the address does not matter.
+// about another pod with the address. A lost line does not matter if one lease covers the whole time in which the line
+// may have been lost.
 func (h *History) Sure(a netip.Addr, from, to time.Time) bool {
 	doubts := h.tenancyOf(a).doubts
 	if h.hasUnread {

@@ -258,8 +258,9 @@ func newLogFile(path string, first time.Time) logFile {
 // path "log". Other programs may keep files with similar names beside a log.
 func Rotated(path, log string) bool { return path != log && newLogFile(path, time.Time{}).name == log }
 
-// listFiles returns the log files at the paths, in the order of sortFiles. In a directory, it leaves out files that do
-// not begin like a log, but keeps files that it cannot read, because they may be logs. Any other path must be a log.
+// listFiles returns the log files at the paths, in the order of sortFiles. In a directory, listFiles leaves out files
+// that do not begin like a log. It keeps files that it cannot read, because they may be logs. A path that is no
+// directory must be a log.
 func (r *reader) listFiles(paths []string) (files []logFile, err error) {
 	for _, path := range paths {
 		fi, err := os.Stat(path)

@@ -285,8 +285,9 @@ func latestSeries(named map[string]*series, followed map[string]bool, clocks map
 	ends := slices.Collect(maps.Values(clocks))
 	ends = slices.DeleteFunc(ends, func(s *series) bool { return s.old || followed[s.name] })
 	if len(ends) > 1 {
-		// Drop a series if the chain of its previous series leads back to the node's first series, which has no
-		// previous series. There is another end, so the series that followed the dropped series is lost.
+		// The slice ends has series that no known series follows. Only one of them is the last series. Drop a series if
+		// the chain of its previous series leads back to the node's first series, which has no previous series. A
+		// lost series followed the dropped series, because the slice has another series.
 		ends = slices.DeleteFunc(ends, func(s *series) bool {
 			for range named {
 				if before := named[s.previousName()]; before != nil {

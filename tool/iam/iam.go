@@ -239,7 +239,8 @@ func (n Needs) arns(kind string, ids ...string) []string {
 
 // ownInstanceCondition returns a condition: the instance that the call names (ec2:InstanceID) is the instance that
 // makes the call (ec2:SourceInstanceARN, from the call's credentials). So no instance can detach an ENI from another
-// instance. DeleteNetworkInterface has no such key and does not need it, because EC2 does not delete an attached ENI.
+// instance. DeleteNetworkInterface does not have the key ec2:InstanceID. It does not need this condition, because EC2
+// does not delete an attached ENI.
 //
 // AWS's own AWSEC2VssSnapshotPolicy has this condition (AWS managed policy reference). For the keys, see the IAM user
 // guide, "EC2: Attach or detach volumes to an EC2 instance", and the Service Authorization Reference for EC2, resource

@@ -20,12 +20,12 @@ import (
 )
 
 // Other programs put plugins of their own after ours: istio-cni, linkerd-cni and antrea edit the conflist of the node.
-// An installation, which runs at each restart of the DaemonSet, keeps these plugins. Without these plugins, a pod would
-// start outside its mesh.
+// The init container of our DaemonSet runs install at each start of its pod. Each run keeps the plugins of other
+// programs. Without these plugins, a pod would start outside its mesh.
 //
 // A conflist of ours may itself have plugins of other projects, such as portmap. If our next conflist lacks portmap,
 // the installation must remove portmap. So the installed file has the key conf.Installed, which names the plugins of
-// other projects that came with our conflist. One rename replaces the key together with the plugins.
+// other projects that came with our conflist. One file has the key and the plugins, so install replaces both at once.
 
 // A foundConflist has the keys of a conflist that this package reads.
 type foundConflist struct {
@@ -151,8 +151,8 @@ func sameJSON(a, b []byte) bool {
 	return json.Unmarshal(a, &one) == nil && json.Unmarshal(b, &other) == nil && reflect.DeepEqual(one, other)
 }
 
-// warnOfOthers logs a warning if a conflist has plugins of other programs. The warning names these plugins. Install is
-// about to remove the whole conflist.
+// warnOfOthers logs a warning if a conflist has plugins of other programs. The warning names these plugins. The caller
+// is about to remove the whole conflist.
 func warnOfOthers(conflist string) {
 	text, err := os.ReadFile(conflist)
 	if others := pluginTypes(addedPlugins(text)); err == nil && len(others) > 0 {

@@ -68,7 +68,7 @@ func (i *Installation) withDirs(text []byte) []byte {
 	return programCalls.ReplaceAll(text, []byte("${1}"+i.ToolDir+"/${2}"))
 }
 
-// conflistCommands matches calls of the tool's commands that read a conflist, in a unit or a script.
+// conflistCommands matches calls in a unit or a script. The called commands of the tool are those that read a conflist.
 var conflistCommands = regexp.MustCompile(programPrefix + `-tool (repair|registry-gc|warm|release|metrics|advertise|doctor|eniif --boot --pods)\b`)
 
 // withFlags adds --config to the calls that conflistCommands matches, and --bin-dir to calls of doctor. It adds no flag

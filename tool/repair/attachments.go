@@ -117,8 +117,8 @@ func attachmentsOf(host *nl.NS, n conf.Network, s *registry.State) (
 // errUnsettled means that the ADD of an attachment may be under way.
 var errUnsettled = errors.New("its ADD may be under way")
 
-// leasesOf returns the leases of a network. The keys are the attachments. leasesOf leaves out leases of further NICs,
-// and leases without a container.
+// leasesOf returns the leases of a network. The keys are the attachments. If a pod has several NICs, leasesOf returns
+// only leases of the first NIC. It leaves out leases without a container.
 func leasesOf(network string, s *registry.State) map[registry.Attachment]registry.Lease {
 	all := map[registry.Attachment]registry.Lease{}
 	if s == nil {

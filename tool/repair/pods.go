@@ -33,7 +33,7 @@ type Loss struct {
 func (l Loss) Owner() string { return view.Owner(l.lease) }
 
 // LostBy lists what the running pods of a network have lost. It reads the node's rules and routes once for all pods.
-// barePairs finds the links in the result named unknown.
+// The second result has the links that barePairs returns.
 func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknown []nl.Link, failed error) {
 	all, isUnknown, failed := attachmentsOf(host, n, s)
 	if isUnknown == nil {
@@ -167,7 +167,8 @@ func (l Loss) Repair(ctx context.Context, host *nl.NS) (did []string, failed err
 			slog.Warn("the runtime does not report the limits of a pod's bandwidth, so the pod's new veth pair has "+
 				"no limits; if the pod needs limits, delete the pod", "pod", pod)
 		}
-		// The new pair has the same name, so the rules of the old pair would lead its packets to the old table.
+		// The new pair has the name of the old pair. So the old pair's rules would lead packets of the new pair to the
+		// old table.
 		if _, err := ptp.RemoveDetached(host); err != nil {
 			return nil, err
 		}
