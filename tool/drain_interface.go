@@ -31,8 +31,8 @@ remove-interface. The instance needs a free slot for the ENI of new pods.
 
 It refuses the boot ENI, and ENIs for which a pod has asked. With --undo, it also
 refuses an ENI that a process has begun to delete. The registry has the mark of a
-drained ENI, so a boot removes the mark. It asks EC2 for the subnets if their tags
-matter. If the role may not ask, it compares only the security groups.` +
+drained ENI, so a boot removes the mark. The command asks EC2 for the subnets if
+their tags matter. If the role may not ask, it compares only the security groups.` +
 			cli.JSON("[] id iface pool pods draining why"),
 		ArgsUsage: "[ENI...]",
 		Flags: []cli.Flag{conf.Flag(),

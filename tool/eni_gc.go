@@ -46,14 +46,13 @@ seen all of these:
   - the tag ` + book.TagInstance + `, which our ENIs get when they are created
   - the status available, which means not attached
   - the VPC of this instance
-  - the instance in the tag is gone: EC2 shows no ENI of that instance. EC2 shows at
-    least one ENI of each instance that exists, also of a stopped instance
-  - or the tag names this instance, and its registry has neither the ENI nor an
-    unfinished call
+  - the instance in the tag is gone, or is this instance. An instance is gone if EC2
+    shows no ENI of it: even a stopped instance has an ENI. If the instance is this
+    one, its registry has neither the ENI nor an unfinished call
 
 It never deletes an ENI of another instance that still exists: the registry-gc of
 that instance deletes the ENI. It never deletes ENIs without the first tag, such as
-those of the original. It never deletes ENIs with the tag
+ENIs of the original plugins. It never deletes ENIs with the tag
 ` + book.TagNoManage + `=true. The first run only remembers an ENI, in the file of --state. The command needs
 ec2:DescribeNetworkInterfaces and ec2:DeleteNetworkInterface.` +
 			cli.JSON("deleted[] {id instance subnet first_seen} waiting[] {id instance subnet first_seen}"),

@@ -40,7 +40,7 @@ The command asks EC2 for the limits of the type (ec2:DescribeInstanceTypes).
 
 All ENIs are of one pool, because a template has one set of tags for all of them. If
 several networks of the directory have the pool, the ENIs serve all of these
-networks. They have the families of each network, begin at the highest
+networks. The ENIs have the families of all networks, begin at the highest
 interfaceIndex, and are enough for the sum of maxPods. All other values are those of
 the first network.
 

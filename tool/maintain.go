@@ -33,9 +33,10 @@ each command of this tool in a process of its own. No pod waits for maintain. Wh
 it does not run, pods still start, but no process collects, and no process refills
 the pools in advance.
 
-It needs the privileges of these commands, the host network, and / of the node, also
-with mounts that come later (mountPropagation: HostToContainer). It ends with
-SIGTERM. With --once it runs each command once, and prints the result of each.` + cli.JSON("[] command error"),
+maintain needs the privileges of these commands, the host network, and / of the
+node. Mounts that the node gets later must appear in the container
+(mountPropagation: HostToContainer). On SIGTERM, maintain ends. With --once, it
+runs each command once, and prints the result of each.` + cli.JSON("[] command error"),
 		Flags: []cli.Flag{
 			rootFlag(),
 			&cli.StringFlag{Name: "config", DefaultText: "the directory of the platform",

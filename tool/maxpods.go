@@ -34,10 +34,11 @@ each ENI it counts the addresses, or 16 for each prefix. A pod with both familie
 needs an address of each. It assumes that the subnets have enough addresses.
 
 If the configuration has several pools, the number is right for pods of any of them.
-The worst case counts: a pool takes a whole ENI for its first pod. If all pods of
-the node are of one pool, use --pool. If pods may ask for ENIs (requests), it leaves
-out one ENI, or as many as --except-enis says. A pod with several interfaces or
-networks needs several addresses: lower the number by --max.
+The command assumes the worst case: a pool takes a whole ENI for its first pod. If
+all pods of the node are of one pool, use --pool. If pods may ask for ENIs (key
+requests), the command leaves out one ENI, or as many as --except-enis says. A pod
+with several interfaces or networks needs several addresses: lower the number by
+--max.
 
 With "provision": "none" or "assign", it counts the ENIs that the instance has now.
 With --instance-type, it counts the ENIs that launch-template prints, or as many as
@@ -53,17 +54,18 @@ The command does not know these recommendations: set such a limit by --max.
 --format prints the number, or an expression, for a program that launches nodes:
 
     karpenter  maxPods of an EC2NodeClass: an expression for all instance types, or
-               the number for --instance-type. Expressions need a release after
-               1.14, and its feature gate NodeClassCEL; earlier ones take a number
-    nodeadm    a NodeConfig of EKS with maxPodsExpression, which AMIs from
-               v20251007 on have, or with the number for --instance-type
+               the number for --instance-type. Expressions need a Karpenter
+               after 1.14, with the feature gate NodeClassCEL. A Karpenter up to
+               1.14 takes only a number
+    nodeadm    a NodeConfig of EKS: with an expression (maxPodsExpression, in AMIs
+               from v20251007 on), or with the number for --instance-type
     kops       maxPods of an InstanceGroup, which takes a number
     asg        the tag of an Auto Scaling group, by which the Cluster Autoscaler
                knows the number if the group has no node
     overlay, asg-addresses
-               the resource of the command advertise, and that of each pool, for
-               --instance-type: a NodeOverlay of Karpenter, or tags as asg. It is a
-               number of addresses: neither --max nor --host-network counts
+               for --instance-type: the resources of the command advertise, one for
+               each pool, as a NodeOverlay of Karpenter, or as tags like asg. Each
+               is a number of addresses: --max and --host-network do not apply
 
 An expression knows only one network card and the IPv4 addresses of an ENI. So use
 it for types with one card. If prefixDelegation is true, use it for Nitro types. If

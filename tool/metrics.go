@@ -83,7 +83,7 @@ func writeMetrics(c *cli.Context, file string, all []view.Metric) error {
 // of each subnet.
 func subnetMetric(c *cli.Context, s *registry.State) (view.Metric, error) {
 	m := view.Metric{Name: "subnet_free_addresses",
-		Help: "Free IPv4 addresses of a subnet in this node's zone, by EC2."}
+		Help: "Free IPv4 addresses of a subnet in this node's zone, as EC2 reports them."}
 	cloud := aws.New(aws.Options{})
 	i, err := cloud.Instance(c.Context)
 	if err != nil {

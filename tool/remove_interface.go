@@ -20,12 +20,14 @@ func removeInterface() *cli.Command {
 		Description: `It detaches ENIs and deletes them. If it was interrupted, the next run continues. It
 refuses these ENIs:
 
-  - an ENI with an address of a pod of this node, by the registry or by the kernel,
-    also with an address from a prefix. Drain the node first
+  - an ENI with an address of a pod of this node, even an address from a prefix. The
+    registry or the kernel shows the pod. Drain the node first
   - an ENI that is attached to another instance, or was created for another instance
   - an ENI with the tag ` + book.TagNoManage + `=true
   - an ENI for which pods may ask (requests in the configuration), because an
-    operator has created it. If it cannot read the configuration, it refuses all ENIs` + cli.JSON("removed"),
+    operator has created it
+
+If the command cannot read the configuration, it refuses all ENIs.` + cli.JSON("removed"),
 		ArgsUsage: "ENI...",
 		Flags:     []cli.Flag{conf.Flag()},
 		Action: func(c *cli.Context) error {

@@ -27,9 +27,10 @@ func sizing() *cli.Command {
     warm         free addresses that the pools keep: the sum of warm.min
     cooling      addresses that cool if --churn pods of a node end in a minute
     used         ENIs of a node with --pods pods, warm and cooling addresses
-    addresses    IPv4 addresses that all --nodes take from the subnets for pods: the
-                 primary addresses of their ENIs, and room on a new ENI for a
-                 quarter more pods. The boot ENIs are in subnets of their own
+    addresses    IPv4 addresses that all --nodes take from the subnets for pods. This
+                 includes the primary addresses of the ENIs for pods, and addresses
+                 for a quarter more pods on a new ENI. It excludes the boot ENIs,
+                 which are in subnets of their own
     calls        EC2 calls that change something, with which a node gets its ENIs
     at_once      nodes that can start together without EC2's throttling
     per_minute   nodes that can start in each further minute
@@ -37,7 +38,8 @@ func sizing() *cli.Command {
 
 All nodes of all clusters of an account share EC2's limits in a region. The command
 uses EC2's defaults: your account may have other limits. With "provision": "none" or
-"assign", a node creates no ENI. Then these numbers are 0, and there is no limit.` +
+"assign", a node creates no ENI. Then calls, at_once, per_minute and seconds are 0,
+and EC2's limits do not matter.` +
 			cli.JSON("[] type enis each pods warm cooling used addresses calls at_once per_minute seconds"),
 		Flags: sizingFlags(),
 		Action: func(c *cli.Context) error {

@@ -22,8 +22,8 @@ func status() *cli.Command {
 		Description: `It prints the totals, and then each address: the pod that has it, or how long it
 still cools (reuseIPWait of the configuration). It reads the registry. If the
 configuration has egresses, it also reads the namespaces of their pods. It takes no
-lock. If a process keeps a lock, it names the process, and says how many others
-wait.
+lock. If a process keeps a lock, the command names the process, and says how many
+others wait.
 
 --diff compares the registry, the kernel, the metadata service and EC2. It prints
 disagreements first, each with its meaning and what to do. It changes nothing. If

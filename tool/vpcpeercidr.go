@@ -15,7 +15,7 @@ func vpcPeerCIDR() *cli.Command {
 	return &cli.Command{
 		Name:  "vpcpeercidr",
 		Usage: "Show the peered VPC CIDRs associated with current interfaces",
-		Description: "The CIDRs of active peering connections. routeToVpcPeers adds these to the pods' routes." +
+		Description: "The CIDRs of active peering connections. routeToVpcPeers adds these CIDRs to the pods' routes." +
 			cli.JSON("[] iface peer_cidr"),
 		Action: func(c *cli.Context) error {
 			cloud := aws.New(aws.Options{})

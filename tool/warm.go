@@ -25,13 +25,13 @@ func warm() *cli.Command {
 		Description: `For a systemd path unit, and before the kubelet starts. If a pool has fewer free
 addresses than warm.min, this command asks EC2 for more, so that ADDs need not ask.
 With maxPods, it does not ask for addresses beyond that number. If networks share a
-pool, their largest numbers apply. If a pool has enough addresses, it does not ask
-EC2.
+pool, their largest numbers apply. For a pool with enough addresses, the command
+does not ask EC2.
 
 An ADD that takes one of the last addresses leaves the file
 ` + registry.Dir() + `/` + lease.Refill + `, which this command removes.
 A DEL leaves the file, too: the command also detaches ENIs for which pods had
-asked (requests) and that no pod uses any more.` + cli.JSON("[] pool free min"),
+asked (key requests) and that no pod uses any more.` + cli.JSON("[] pool free min"),
 		Flags: []cli.Flag{conf.Flag()},
 		Action: func(c *cli.Context) error {
 			if err := cli.NeedRoot(); err != nil {

@@ -37,21 +37,21 @@ func whois() *cli.Command {
 
 A LOG is a file, or a directory with the logs of one or many nodes. The files may be
 compressed by gzip. Without a LOG, it reads the log of this node, and leaves out the
-lines of other instances: an image has such lines. Between a boot and the first pod,
-it reads the leaseLog of the first network. A TIME has the format of RFC 3339, or is
-seconds since 1970, or is as above in the time zone of this machine. A time of day
-without a date is of today. Without --at, it lists all leases of the
-address.
+lines of other instances. The image of the node may have such lines. Between a
+boot and the first pod, it reads the leaseLog of the first network. A TIME has the
+format of RFC 3339, or is seconds since 1970, or is as above in the time zone of this
+machine. A time of day without a date is of today. Without --at, it lists all leases
+of the address.
 
 A flow log has EC2's default format, or a header line that names its fields. The
 command prints each record with two more fields, src-pod and dst-pod:
 namespace/name, or "-" if no pod had the address. If several pods had the address in
-this time, commas separate them. If the log has the fields pkt-srcaddr and
+the time of the record, commas separate them. If the log has the fields pkt-srcaddr and
 pkt-dstaddr, the command uses them. Without these fields, a record has the primary
 address of an ENI, even if the packet had another address of this ENI.
 
-Lines may come twice and in any order. If a line is lost or damaged, and may have
-named another pod, the answer is "unknown".` +
+Lines of lease logs may come twice and in any order. If a line is lost or damaged,
+and may have named another pod, the answer is "unknown".` +
 			cli.JSON("[] address begin end (null: none known) namespace pod container interface nic network eni "+
 				"instance trace found_in missing (null: it ended by a DEL) unsure (with --at: a lost line "+
 				"may say otherwise)") +

@@ -92,10 +92,11 @@ func (n EgressStatus) print(w io.Writer) {
 func EgressMetrics(all []EgressPod) []Metric {
 	pods := Metric{Name: "egress_pods", Help: "Pods of the node that are clients or routers of an egress."}
 	packets := Metric{Name: "egress_packets",
-		Help: "Packets that these pods have sent into tunnels and received from tunnels, since each pod started."}
+		Help: "Packets that clients or routers of an egress have sent into tunnels and received from tunnels, " +
+			"since each pod started."}
 	refused := Metric{Name: "egress_refused_packets",
-		Help: "Packets that these pods have dropped. From a tunnel, a client takes only answers, and a router takes " +
-			"only packets of clients."}
+		Help: "Packets that clients or routers of an egress have dropped. From a tunnel, a client takes only " +
+			"answers, and a router takes only packets of clients."}
 	for _, role := range []string{egress.Client, egress.Router} {
 		var n EgressPod
 		count := 0
