@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
 // cooledFor runs a collection with FreeAfter 15 minutes. The addresses of all pools cool for the time wait.
@@ -40,6 +41,28 @@ func TestCollectCooling(t *testing.T) {
 					t.Errorf("released: %v, want %v: %+v", got, want, r)
 				}
 			})
+		}
+	}
+}
+
+// TestCollectWarmCools: seven pods have just ended, and the pool wants three warm addresses. The collection leaves the
+// three addresses that do not cool.
+func TestCollectWarmCools(t *testing.T) {
+	for _, wait := range []time.Duration{time.Minute, time.Hour} {
+		w := newWorld(t, "m5.4xlarge", 24)
+		w.policy.ReuseWait, w.policy.Warm = wait, registry.Warm{Min: 3}
+		for n := range 8 {
+			w.mustAcquire(n)
+		}
+		must1(w.pool().Fill(w.Context()))(w)
+		w.Age(20 * time.Minute)
+		for n := range 7 {
+			w.end(n)
+		}
+		w.Age(wait / 2)
+		r := w.cooledFor(wait)
+		if ready := w.pool().Ready(w.State(), time.Now()); ready != 3 {
+			t.Errorf("reuseIPWait %v: %d addresses are ready after the collection: %+v", wait, ready, r)
 		}
 	}
 }

@@ -179,7 +179,7 @@ func (c *Collecting) mustDelete(s *registry.State, id string) bool {
 	if e.Draining || !may || !c.empty(s, id, now) {
 		return e.Draining
 	}
-	spare := lease.Ready(s, e.Pool, now) - s.Warm[e.Pool].Left()
-	ready := lease.Count(s, e, now) // 0 if the ENI's link is missing: the pool then loses no usable address
-	return ready == 0 || e.Closed() || ready <= spare
+	// If the ENI's link is missing, ready is 0: the pool loses no usable address.
+	ready := lease.Count(s, e, now.Add(-c.wait(e.Pool)))
+	return ready == 0 || e.Closed() || ready <= c.spareReady(s, e.Pool, now)
 }

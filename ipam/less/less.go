@@ -12,6 +12,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
 // A Node releases what this node does not need.
@@ -28,12 +29,21 @@ type Collection struct {
 	ReuseWait func(pool string) time.Duration
 }
 
-// leastFree returns how long an address of the pool must be free after its last lease, before a collection releases it.
-func (c Collection) leastFree(pool string) time.Duration {
+// wait returns how long the addresses of the pool cool, or 0 if this is not known.
+func (c Collection) wait(pool string) time.Duration {
 	if c.ReuseWait == nil {
-		return c.FreeAfter
+		return 0
 	}
-	return max(c.FreeAfter, c.ReuseWait(pool))
+	return c.ReuseWait(pool)
+}
+
+// leastFree returns how long an address of the pool must be free after its last lease, before a collection releases it.
+func (c Collection) leastFree(pool string) time.Duration { return max(c.FreeAfter, c.wait(pool)) }
+
+// spareReady returns how many ready addresses the pool has more than it wants to keep. A cooling address is not ready:
+// if it counted, the collection would release the addresses that the next pods need.
+func (c Collection) spareReady(s *registry.State, pool string, now time.Time) int {
+	return lease.Ready(s, pool, now.Add(-c.wait(pool))) - s.Warm[pool].Left()
 }
 
 // A Report says what a collection has released. The Report is also correct if the collection has failed later.

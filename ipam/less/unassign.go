@@ -223,7 +223,7 @@ func (c *Collecting) spareAddrs(s *registry.State, id string, now time.Time) int
 		slices.Contains(c.kept, id) {
 		return 0
 	}
-	spare := lease.Ready(s, e.Pool, now) - s.Warm[e.Pool].Left()
+	spare := c.spareReady(s, e.Pool, now)
 	if e.Closed() {
 		spare = math.MaxInt
 	}
