@@ -12,6 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/more"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
 // TestTerminationLater: EC2's answer to an attachment is lost. A collection finds this out, but EC2 refuses to set
@@ -90,4 +91,28 @@ func TestTerminationMixed(t *testing.T) {
 			w.Errorf("the ENI outlives the instance; intents %v", w.State().Intents)
 		}
 	})
+}
+
+// TestTerminationTwoIntents: new-interface gets no answer to its attachment, EC2's descriptions lag, and EC2 throttles
+// the repeated command. The ENI then has two intents. The registry has no order of intents, so the test repeats.
+func TestTerminationTwoIntents(t *testing.T) {
+	for range 8 {
+		inBubble(t, "m5.large", func(w *world, wires *wires) {
+			w.policy.Provision = lease.ProvisionAssign
+			w.unanswered(forNode, "AttachNetworkInterface", ec2sim.DoneLost)
+			all := w.EC2.ENIs()
+			made := all[len(all)-1].ID
+			wires.hidden.Store(made)
+			time.AfterFunc(5*time.Second, func() { wires.hidden.Store("") })
+			w.EC2.Fail(book.ModifyAction, throttling, 2)
+			p := w.pool()
+			p.Policy = lease.Policy{MinIndex: 1}
+			id, _, err := p.provisionWith(w.Context(), forNode,
+				func(context.Context, string) (string, error) { return "eth1", nil })
+			must(w, err)
+			if id != made || !w.ENI(id).DeleteOnTermination {
+				w.Errorf("new-interface made %s, and then %s, which outlives the instance", made, id)
+			}
+		})
+	}
 }

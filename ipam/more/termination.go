@@ -71,7 +71,7 @@ func (p *Node) FinishNamed(ctx context.Context, id string) error {
 	const attempts = 8
 	for n := range attempts {
 		s, err := p.Registry.View()
-		if err != nil || s.Intents[book.TokenOf(s, id)].Attachment == "" {
+		if err != nil || s.Intents[terminationToken(s, id)].Attachment == "" {
 			return err
 		}
 		wait := max(p.Backoff(n), time.Until(s.NotBefore[book.ModifyAction]))
@@ -113,7 +113,7 @@ func (p *Node) setAllDeleteOnTermination(ctx context.Context) error {
 		return err
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
-		token := book.TokenOf(s, id)
+		token := terminationToken(s, id)
 		if attachment := s.Intents[token].Attachment; attachment != "" {
 			if err := p.setDeleteOnTermination(ctx, id, attachment, token); err != nil {
 				return err
@@ -121,4 +121,15 @@ func (p *Node) setAllDeleteOnTermination(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// terminationToken returns the key of the intent to set DeleteOnTermination of an ENI, or "". The ENI may have another
+// intent: to attach it, by a call that got no answer.
+func terminationToken(s *registry.State, eni string) string {
+	for token, i := range s.Intents {
+		if i.ENI == eni && i.Attachment != "" {
+			return token
+		}
+	}
+	return ""
 }
