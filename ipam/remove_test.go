@@ -364,6 +364,24 @@ func TestRemoveUnrecorded(t *testing.T) {
 	}
 }
 
+// TestRemoveBeforeAttach: a growth is about to attach a new ENI. An operator cannot remove the ENI.
+func TestRemoveBeforeAttach(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		asked := false
+		growth := w.at(func() {
+			if asked {
+				return
+			}
+			asked = true
+			err := w.pool().Remove(w.Context(), w.EC2.ENIs()[1].ID)
+			if err == nil || !strings.Contains(err.Error(), "has begun to attach") {
+				w.Errorf("Remove: %v", err)
+			}
+		}, nil, "Action=AttachNetworkInterface&")
+		must1(growth.Acquire(w.Context(), pod(1)))(w)
+	})
+}
+
 // TestDrainingUnknown: a node must change nothing in EC2, and its role may not describe ENIs. An earlier process has
 // marked an ENI. The collections succeed, and remove the mark when the role may describe the ENI.
 func TestDrainingUnknown(t *testing.T) {

@@ -312,6 +312,8 @@ func (p *Node) undeletableError(e aws.ENI, used lease.Used, detached bool) error
 			errNotOurs, made, self)
 	case book.Foreign(e):
 		return errNoManage
+	case e.Status == "available" && book.Begun(s, e.ID) && !book.Provisions(s, e):
+		return errAttaching // a growth would not find the ENI, and its pods would fail
 	case !book.ForPods(e) && (s.ENIs[e.ID].OnRequest || p.Policy.Requestable(e.Tags)):
 		return fmt.Errorf("%w: an operator has created it, for pods that ask for it", errNotOurs)
 	}
