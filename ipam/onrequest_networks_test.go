@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
@@ -98,4 +99,18 @@ func TestRequestOtherNetwork(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestChosenOtherNetwork: an address that a pod has chosen cools for a day. After ADDs of another network, which has a
+// shorter reuseIPWait, the pod still gets the address again.
+func TestChosenOtherNetwork(t *testing.T) {
+	const config = `{"interfaceIndex": 1, "secGroupIds": ["sg-1"], "subnetTags": {"kubernetes_kubelet": "true"},
+		"skipDeallocation": true, "reuseIPWait": 86400, "requests": [{"namespaces": ["default"], "ips": true, "max": 3}]}`
+	const wish = `[{"ip": "10.177.1.77"}]`
+	w := newCity(t, "m5.4xlarge")
+	must1(w.ask(1, config, wish))(w)
+	w.end(1)
+	w.Age(11 * time.Minute)
+	w.other(9)
+	must1(w.ask(1, config, wish))(w)
 }

@@ -62,3 +62,31 @@ func TestPlaces(t *testing.T) {
 		t.Errorf("%d addresses are ready, want 2, 3 and 1", n)
 	}
 }
+
+// TestPruneOwned: a pod has chosen its address, and its network has a long reuseIPWait. An ADD of another network must
+// not forget the pod, or the time when the address became free.
+func TestPruneOwned(t *testing.T) {
+	r, err := registry.Open(filepath.Join(t.TempDir(), "state"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, owned, other := time.Now(), netip.MustParseAddr("fd00::1:5"), netip.MustParseAddr("fd00::1:6")
+	err = r.Change(t.Context(), func(s *registry.State) {
+		s.ENIs["eni"] = registry.ENI{Prefixes: []registry.Prefix{{CIDR: netip.MustParsePrefix("fd00::/80")}}}
+		s.Owners[owned] = registry.Pod{Namespace: "default", Name: "db-0"}
+		for _, a := range []netip.Addr{owned, other} {
+			s.Free.Set(a, now.Add(-time.Hour))
+		}
+		pruneState(s, Policy{ReuseWait: time.Minute}, now)
+		if len(s.Owners) != 1 || !s.Free.Has(owned) || s.Free.Has(other) {
+			t.Errorf("after an hour: %v", s.Owners)
+		}
+		pruneState(s, Policy{ReuseWait: time.Minute}, now.Add(maxReuseWait*time.Second))
+		if len(s.Owners) != 0 || s.Free.Has(owned) {
+			t.Errorf("after a day: %v", s.Owners)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -246,8 +246,8 @@ const StaleMetadata = 10 * time.Minute
 //   - waiters whose deadline has passed
 //   - ADDs that have given up, and were not repeated soon
 //   - failures that are older than registry.MostWait: all ADDs of that time have stopped waiting
-//   - the free addresses of a /80 that have cooled, because a /80 has too many addresses to keep them all
-//   - the entries of Owners: if the address is not free, or if it has cooled and needs no release to EC2
+//   - the entries of Owners: if the address is not free, or has cooled for all networks and needs no release to EC2
+//   - the free addresses of a /80 that have cooled and have no owner: a /80 has too many addresses to keep them all
 func pruneState(s *registry.State, policy Policy, now time.Time) {
 	for key, w := range s.Waiters {
 		if now.After(w.Until) {
@@ -257,12 +257,12 @@ func pruneState(s *registry.State, policy Policy, now time.Time) {
 	maps.DeleteFunc(s.GaveUp, func(_ string, w registry.Waiter) bool { return now.Sub(w.Until) > Returns })
 	maps.DeleteFunc(s.Owners, func(a netip.Addr, _ registry.Pod) bool {
 		since, free := s.Free.At(a)
-		return !free || now.Sub(since) > max(policy.ReuseWait, StaleMetadata) && !ToRelease(s, a)
+		return !free || now.Sub(since) > maxReuseWait*time.Second && !ToRelease(s, a)
 	})
 	maps.DeleteFunc(s.Failures, func(_ string, f registry.Failure) bool { return now.Sub(f.Since) > registry.MostWait })
 	for a := range s.Free.Within(everywhere6) {
 		since, _ := s.Free.At(a)
-		if now.Sub(since) <= max(policy.ReuseWait, StaleMetadata) {
+		if _, owned := s.Owners[a]; owned || now.Sub(since) <= max(policy.ReuseWait, StaleMetadata) {
 			continue
 		}
 		if _, e := s.ENIOf(a); !slices.Contains(e.Addrs, a) {
