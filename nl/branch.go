@@ -96,8 +96,8 @@ func (b Branch) String() string {
 	return strings.Join(lines, "\n\t")
 }
 
-// Branch returns the name of the chain of the [Branch] for a group. The error is fs.ErrNotExist if the group has no
-// Branch.
+// Branch returns the name of the chain to which packets of a group go. The error is fs.ErrNotExist if the group has no
+// [Branch].
 func (t Table) Branch(n *NS, group uint32) (chain string, err error) {
 	return t.targetChain(n, branchPart{set: branchMap, key: group})
 }

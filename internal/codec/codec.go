@@ -171,8 +171,8 @@ func (c *Codec) memberNames(members func()) []string {
 	return names
 }
 
-// isDescribed reports whether the next member has one of the names. Read and ReadTrusted have no names, so for them
-// isDescribed always returns true.
+// isDescribed reports whether the next member has one of the names. Only an exact Codec compares names. For Read and
+// ReadTrusted, isDescribed always returns true.
 func (c *Codec) isDescribed(names []string) bool {
 	if !c.exact {
 		return true

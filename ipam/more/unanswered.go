@@ -105,8 +105,8 @@ func (p *Node) matchesSpec(ctx context.Context, s *registry.State, e aws.ENI, sp
 	return err == nil && slices.ContainsFunc(fit, func(n aws.Subnet) bool { return n.ID == e.Subnet }), nil
 }
 
-// finishUnrecorded continues an earlier Provision. The intent i names its ENI, which resumeCalls has not found. If the
-// ENI is attached in the end, finishUnrecorded returns its ID.
+// finishUnrecorded continues an earlier Provision. Its intent is i, and names an ENI that resumeCalls has not found. If
+// the ENI is attached in the end, finishUnrecorded returns the ENI's ID.
 func (p *Node) finishUnrecorded(
 	ctx context.Context, s *registry.State, i registry.Intent, spec ENISpec,
 ) (string, error) {
