@@ -26,8 +26,8 @@ type State struct {
 	Sent     uint64       // packets that the pod has sent into the tunnels
 	Refused  uint64       // packets that the pod's table has dropped
 
-	// a router: forwarded packets of clients, and answers to clients
-	Forwarded, Answered uint64
+	Forwarded uint64 // in a router: packets from clients that it has forwarded
+	Answered  uint64 // in a router: answers that it has sent to clients
 }
 
 // Read reads the state of a pod from its namespace. The error is fs.ErrNotExist if the pod

@@ -225,7 +225,7 @@ func (a *Asked) callerRequest() (Request, error) {
 }
 
 // argsRequest reads args.cni. args.cni has the keys of a [Request], and the keys ips and labels of CNI's conventions.
-// args.cni must not have a name, because CNI_IFNAME is the name. This plugin ignores labels.
+// args.cni must not have the key name, because CNI_IFNAME gives the name of the link. This plugin ignores labels.
 func (a *Asked) argsRequest() (r Request, err error) {
 	if len(a.Args.CNI) == 0 || string(a.Args.CNI) == "null" {
 		return r, nil
