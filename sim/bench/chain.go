@@ -39,9 +39,9 @@ type candidate struct {
 	needs          []string
 }
 
-// candidates returns the chains to measure. The arguments own, routed and chained are our conflists: with the data path
-// ipvlan, with the data path veth, and with three plugins. The argument dir is the directory of the node in which
-// host-local stores which addresses are in use.
+// candidates returns the chains to measure. Three arguments are our conflists: own has the data path ipvlan, routed has
+// the data path veth, and chained has three plugins. The argument dir is the directory of the node in which host-local
+// stores which addresses are in use.
 func candidates(own, routed, chained, dir string) []candidate {
 	ptp := func(masq string) string {
 		return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "ptp", "plugins": [{"type": "ptp", %s "ipam":
