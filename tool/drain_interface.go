@@ -69,7 +69,7 @@ their tags matter. If the role may not ask, it compares only the security groups
 				}
 				return cli.Table(c, drainRows(st, slices.Sorted(maps.Keys(st.ENIs)), why, true))
 			}
-			// Only warn of an error, because the command has already set the draining marks.
+			// Only warn of an error, because the command has already changed the draining marks.
 			if err != nil {
 				slog.Warn("the ENIs are not compared with the configuration", "error", err)
 			}
@@ -138,8 +138,8 @@ func isReplaceable(e registry.ENI) bool { return !e.IsBoot() && !e.OnRequest && 
 // misfitReasons returns why ENIs do not fit the configuration, by the ID of the ENI. misfitReasons checks these ENIs by
 // the rules for ENIs that an operator has attached. For an ENI that fits, the text is "".
 //
-// The security groups come from metadata. If the tags of the subnets matter, too, misfitReasons asks EC2 for these
-// tags. If the role does not permit the EC2 call, the ENI counts as fitting.
+// The security groups come from metadata. If they fit, and the tags of the subnets matter, misfitReasons asks EC2 for
+// these tags. If the role does not permit the EC2 call, the ENI counts as fitting.
 func misfitReasons(
 	c *cli.Context, p *ipam.Pool, s *registry.State, conflists *conf.Conflists,
 ) (reasons map[string]string, _ error) {

@@ -118,7 +118,7 @@ type launchTracking struct {
 	UDP            int `json:"UdpTimeout,omitempty"`
 }
 
-// launchTags are the tags that EC2 gives to all resources of one type.
+// launchTags are the tags of all resources of one type that EC2 creates from the template.
 type launchTags struct {
 	ResourceType string
 	Tags         []launchTag

@@ -116,8 +116,8 @@ func maintenanceOf(c *cli.Context) (*maintenance, error) {
 // commandTimeout is the time after which maintain ends a command, like TimeoutStartSec= of the units.
 const commandTimeout = 3 * time.Minute
 
-// markInterval is how often maintain looks for the marks that plugins leave. metricsInterval is how often maintain runs
-// metrics and advertise.
+// markInterval is how often maintain looks for the marks that plugins leave. A look costs a stat of a file on tmpfs for
+// each mark. metricsInterval is how often maintain runs metrics and advertise.
 const (
 	markInterval    = time.Second
 	metricsInterval = time.Minute

@@ -149,7 +149,7 @@ func enableable(units []nodeFile) (names []string) {
 func systemdRuns() bool { return hasPath("/run/systemd/system")() }
 
 // startUnits makes systemd read the units again, starts all enabled units except warmUnit, and makes systemd-networkd
-// read its drop-in. startUnits takes these steps even if no file has changed, because an earlier run may have been
+// read our files. startUnits takes these steps even if no file has changed, because an earlier run may have been
 // killed before these steps.
 func (i *Installation) startUnits(ctx context.Context) error {
 	if !i.Systemd || i.Check || !systemdRuns() {
@@ -167,8 +167,8 @@ func (i *Installation) startUnits(ctx context.Context) error {
 }
 
 // restartNetworkd restarts a running systemd-networkd that has not read our files yet. With the drop-in,
-// systemd-networkd keeps the routes and rules of pods. With the .network file, it keeps the veth pairs of pods. If
-// another file overrides the drop-in, restartNetworkd only warns.
+// systemd-networkd keeps the routes and rules of pods. With the .network file, it does not configure the veth pairs of
+// pods, and so keeps their neighbours. If another file overrides the drop-in, restartNetworkd only warns.
 func restartNetworkd(ctx context.Context) error {
 	file, err := cli.UnreadByNetworkd([]string{toSystemd + "/networkd.conf.d/" + programPrefix + ".conf",
 		toSystemd + "/network/05-" + programPrefix + "-veth.network"})

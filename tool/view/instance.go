@@ -52,7 +52,8 @@ func PodSubnets(ctx context.Context, cloud *aws.Client, pool lease.Policy) (fit 
 
 // Attached returns a state with the ENIs that this instance has now, without those that the registry marks as foreign
 // or draining. The addresses come from metadata. All addresses except the node's own addresses count as free, even
-// addresses of pods. If tagged is true, and the registry lacks one of the ENIs, Attached asks EC2 for the tags.
+// addresses of pods. If tagged is true, and the registry lacks one of the ENIs except the boot ENI, Attached asks EC2
+// for the tags.
 func Attached(ctx context.Context, l aws.Limits, tagged bool) (*registry.State, error) {
 	cloud := aws.New(aws.Options{})
 	i, err := cloud.Instance(ctx)
