@@ -106,8 +106,8 @@ func serviceOf(role kubeproxy.Host) kubeproxy.Service {
 	})]
 }
 
-// scenario returns a scenario in which the backend of the shell's Service has this address. The hosts in all other
-// roles have addresses for documentation (RFC 5737).
+// scenario returns a scenario in which the backend of the shell's Service has this address. The role Node has the
+// address of the node. The hosts in all other roles have addresses for documentation (RFC 5737).
 func (c *control) scenario(backend netip.Addr) kubeproxy.Scenario {
 	s := kubeproxy.Scenario{kubeproxy.Node: {V4: c.scene.Nodes[0].Addr()}, kubeproxy.Remote: {V4: backend}}
 	unused := netip.MustParseAddr("192.0.2.1")
