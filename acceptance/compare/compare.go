@@ -148,8 +148,8 @@ func (t *tableBuilder) addStep(s step, real, sim *side) {
 	}
 }
 
-// addRow adds a row if the table has no equal row. The comparison of rows ignores their steps, and the indices in their
-// fields.
+// addRow adds a row if the table has no equal row. The comparison of rows ignores Step and Read, and the indices in
+// Field. If one of the equal rows has Read, the row in the table has it, too.
 func (t *tableBuilder) addRow(r Row) {
 	key := r
 	key.Step, key.Read = "", false
