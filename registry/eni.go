@@ -42,8 +42,8 @@ type ENI struct {
 	// a collection has found that the configuration no longer has the pool, and that no pod of the pool runs
 	PoolGone bool `json:"poolGone,omitempty"`
 
-	// Only the methods in phase.go change the fields from Draining to Serving, including these two. The method Phase
-	// computes the phase from these fields.
+	// The method Phase computes the phase from the fields from Draining to Serving, except Detaching. Only the methods
+	// in phase.go change the fields that Phase uses.
 	Draining bool `json:"draining,omitempty"`
 	// when a process began to detach the ENI; zero if no process has begun, or if EC2 has refused to detach the ENI
 	Detaching time.Time `json:"detaching,omitzero"`
