@@ -31,7 +31,7 @@ import (
 // addresses. The argument deniedENIs has the ENIs that EC2 has refused to change.
 func (p *Node) GrowChosen(ctx context.Context, s *registry.State, deniedENIs ...string) error {
 	at, found := p.placeFor(s, deniedENIs)
-	// If another node has the address, checkTaken fails, and GrowChosen does not call SubnetFor.
+	// checkTaken comes first: while another node keeps the address, checkTaken fails, and SubnetFor need not call EC2.
 	if found {
 		if corrected, err := p.checkTaken(ctx, s, at.Subnet); corrected || err != nil {
 			return err

@@ -230,8 +230,7 @@ func LeftRelease(s *registry.State, a netip.Addr) (i registry.Intent, left bool)
 func releaseKey(a netip.Addr) string { return "release " + a.String() }
 
 // GiveChosen goes through the intents of an ENI. If an intent names a free address, GiveChosen makes the pod of the
-// intent the owner of this address. For this pod, the address need not cool, because no other pod of this node has had
-// the address.
+// intent the owner of this address. For this pod, the address need not cool.
 func GiveChosen(s *registry.State, eni string) {
 	for _, i := range s.Intents {
 		if i.ENI == eni && i.Pod.Name != "" && s.Free.Has(i.Addr) {
