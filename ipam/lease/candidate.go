@@ -51,8 +51,8 @@ func (policy Policy) usesENI(id string, e registry.ENI) bool {
 }
 
 // Apart returns the name of a pod that uses the ENI, if this pod and the choosing pod cannot share the ENI. One of the
-// two pods then has or wants an exclusive ENI. An exclusive ENI is in a pool of its own: see derivedName. So other pods
-// get none of its addresses.
+// two pods then has or wants an exclusive ENI. An exclusive ENI is in a pool of its own: see derivedName. So a pod
+// that asks for no ENI gets none of its addresses.
 func (c Choice) Apart(s *registry.State, id string) (user string) {
 	if c.ENI == "" && !c.Exclusive {
 		return ""

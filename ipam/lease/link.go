@@ -14,7 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// If the MTU of the boot ENI's link is from minMTU to maxMTU, the links of all other ENIs get this MTU. Inside a VPC,
+// If the MTU of the boot ENI's link is from minMTU to maxMTU, the links of other ENIs get this MTU. Inside a VPC,
 // 9001 is possible (EC2 user guide, "Network MTU").
 const minMTU, maxMTU = 1000, 9001
 

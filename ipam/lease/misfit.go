@@ -22,8 +22,8 @@ import (
 // If there are several pools, only a tag shows the pool of an ENI that was created for pods. Without this tag, the ENI
 // counts as an ENI of others, because it may belong to another pool.
 
-// An ENI with unknown tags may be an ENI of others. If EC2 did not answer, such an ENI serves no pods until EC2
-// answers. If the role has no permission to ask EC2, such an ENI serves pods if there is only one pool.
+// An ENI with unknown tags may be an ENI of others. If there are several pools, such an ENI serves no pods until EC2
+// answers. With one pool, it serves pods if the role has no permission to ask EC2, or if the provision is "none".
 
 // Misfit returns why an ENI serves no pods of the policy's pool, or "" if it serves them. Pods that already have an
 // address of the ENI keep it.
