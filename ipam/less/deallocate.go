@@ -23,7 +23,7 @@ import (
 //
 // Each address has an intent until the outcome of its call is known. If the process is killed or gets no answer, an
 // operator can repeat the command "deallocate", which then releases the address. The next collection also releases the
-// address, if the node may change something in EC2.
+// address, unless a network of the node has the provision "none".
 func (p *Node) Deallocate(ctx context.Context, addrs ...netip.Addr) (gone []netip.Addr, err error) {
 	for _, a := range addrs {
 		if err := p.AwaitTurn(ctx, book.UnassignActionOf(a)); err != nil {

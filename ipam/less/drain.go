@@ -183,7 +183,7 @@ func inTransition(err error) bool {
 
 // staysAttached reports whether the ENI certainly stays attached after detachENI has failed with err. If the ENI had
 // the mark before, an earlier process may have begun to detach it. In this case, staysAttached returns true only if the
-// role has no permission to detach ENIs.
+// role has no permission to detach ENIs, because no process of this node can then detach the ENI.
 func (m markedENI) staysAttached(err error) bool {
 	return detachNotBegun(err) && (!m.wasMarked || errors.Is(err, aws.ErrDenied))
 }

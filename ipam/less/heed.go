@@ -37,8 +37,7 @@ func (c *Collecting) heedConflists(s *registry.State) bool {
 }
 
 // recordRequestTags records, from the conflists, the tags of ENIs for which pods may ask. ADDs also record such tags
-// for their networks. If a network has no conflist and no pod, recordRequestTags removes what the ADDs of the network
-// have recorded.
+// for their networks. If a network has no pod, recordRequestTags removes what the ADDs of the network have recorded.
 func recordRequestTags(s *registry.State, conflists []lease.Policy) (changed bool) {
 	before, leased := s.OnRequest, map[string]bool{"": true}
 	if len(before) > 0 {
