@@ -157,10 +157,10 @@ func (n *NS) Close() error {
 	return n.fd.Close()
 }
 
-// Do runs f on a thread that is in the namespace. Netlink sockets and files do not need Do: other methods open sockets
-// and files in the namespace. Goroutines that f starts do not run in the namespace. f must not use any NS: the methods
-// of the process's NS assume that the calling thread is in the process's namespace. If f panics, Do panics on the
-// goroutine of the caller.
+// Do runs f on a thread that is in the namespace. Netlink sockets and sysctls do not need Do: other methods open them
+// in the namespace. Goroutines that f starts do not run in the namespace. f must not use any NS: the methods of the
+// process's NS assume that the calling thread is in the process's namespace. If f panics, Do panics on the goroutine of
+// the caller.
 func (n *NS) Do(f func() error) error {
 	if n.isProcess {
 		return f()

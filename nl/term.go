@@ -228,7 +228,7 @@ func SetMark(mark uint32) Term {
 }
 
 // doubt is the priority (skb->priority) that Doubt sets. Packets arrive with the priority 0. Queueing disciplines take
-// both for the same, because they read the last four bits. ip_forward replaces the priority.
+// both for the same, because they read the last four bits. In IPv4, ip_forward replaces the priority.
 const doubt = 0x10
 
 // Doubt marks a packet for Doubted. It does not use the packet's mark, because other programs have rules for its bits.
