@@ -45,7 +45,7 @@ type Egress struct {
 	Selectable []string `json:"selectable"` // further namespaces, whose pods may ask to be clients
 	Routers    []string `json:"routers"`    // namespaces whose pods are routers
 	// CIDRs of the clients' addresses. For IPv4, the default is the VPC: the destinations of the routes in the router's
-	// prevResult. IPv6 has no default.
+	// prevResult, without default routes. IPv6 has no default.
 	Clients []string `json:"clients"`
 
 	// CIDRs of the routers' addresses: a client accepts tunnel packets only from these; the default is all addresses

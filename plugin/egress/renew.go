@@ -217,9 +217,9 @@ func familyOf(s nl.Sysctl) nl.Family {
 func isAbsent(s nl.Step) bool { return checkedWiring(nl.Wiring{s}).Check() != nil }
 
 // compareRoutes finds the routes to add and the routes to delete. The pod's own routes may change while the pod runs.
-// For each of the pod's own routes, the argument wanted has a throw route. TableOut may lack this throw route. If the
-// next shorter prefix also has a throw route, compareRoutes does not add the missing one: packets then stay out of the
-// tunnel anyway.
+// If an own route is within a destination, the argument wanted has a throw route for it. TableOut may lack this throw
+// route. If the next shorter prefix also has a throw route, compareRoutes does not add the missing one: packets then
+// stay out of the tunnel anyway.
 func (x *Renewal) compareRoutes(present, wanted, fixed []nl.Route) {
 	spared := func(r nl.Route) bool {
 		return r.Type == "throw" && !slices.Contains(fixed, r) && coveringRoute(wanted, r).Type == "throw"
