@@ -98,7 +98,9 @@ func routedTable(r *request) nl.Table {
 	t := nl.Table{Family: "inet", Name: nl.RoutedTableOf(r.Network), Chains: []nl.Chain{
 		sendersChain(nl.IIFRouted(), nl.NoRouteBackByMark())}}
 	if chain := routedPostrouting(r); len(chain.Rules) > 0 {
-		t.Chains, t.Of = append(t.Chains, chain), chain.Name // nl.Table.Sealed checks this name, not the rules
+		// nl.Table.Lasting leaves out this chain, but keeps Of. So the seal of the Lasting table also shows that the
+		// kernel has accepted this chain.
+		t.Chains, t.Of = append(t.Chains, chain), chain.Name
 	}
 	return t
 }
