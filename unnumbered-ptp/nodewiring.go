@@ -171,8 +171,8 @@ func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 //
 // Packets to a NodePort or a hostPort go on to a pod, so the chain must check them. So it comes after the chains that
 // translate the destination, whose priority is -100, or -90 for firewalld. It cannot have the type nat: after a
-// translation, the kernel calls no other chain of this type. Later packets of a connection cost one comparison. The
-// node does not track dropped packets.
+// translation, the kernel calls no other chain of this type. Later packets of a connection cost one comparison in this
+// chain, and one in doubtsChain. The node does not track dropped packets.
 func sendersChain(forged ...nl.Term) nl.Chain {
 	rule := append(nl.NFRule{nl.CTUnconfirmed()}, forged...)
 	return nl.Chain{Name: "senders", Type: "filter", Hook: "prerouting", Rules: []nl.NFRule{
