@@ -499,6 +499,30 @@ func TestCollectThrottledDetach(t *testing.T) {
 	}
 }
 
+// TestCollectThrottledEnds: EC2 throttles a call of a collection. The collection soon ends, although registry-gc has
+// two minutes. Further calls would count against the limit of all nodes, and no pod gets an address of a draining ENI.
+func TestCollectThrottledEnds(t *testing.T) {
+	for _, action := range []string{"DescribeNetworkInterfaces", "DetachNetworkInterface", "DeleteNetworkInterface"} {
+		t.Run(action, func(t *testing.T) {
+			inBubble(t, "m5.large", func(w *world, _ *wires) {
+				w.mustAcquire(1)
+				w.end(1)
+				time.Sleep(time.Hour)
+				w.EC2.ResetCalls()
+				w.EC2.Fail(action, throttling, always)
+				ctx, cancel := context.WithTimeout(w.Context(), 2*time.Minute) // as registry-gc has
+				defer cancel()
+				const soon, few = 10 * time.Second, 12
+				began := time.Now()
+				_, err := w.pool().Collect(ctx, less.Collection{FreeAfter: time.Minute, Max: -1})
+				if took, n := time.Since(began), w.EC2.Asked(action); err == nil || took > soon || n > few {
+					w.Errorf("it has taken %v and %d calls: %v", took, n, err)
+				}
+			})
+		})
+	}
+}
+
 // TestCollectMayNotDetach: the role may not detach an ENI, but a collection releases its addresses.
 func TestCollectMayNotDetach(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)

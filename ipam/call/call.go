@@ -27,5 +27,5 @@ type Mode struct {
 	Ahead    bool      // the command gets addresses for which no pod waits: see yieldToADDs
 	Finishes bool      // a collection finishes calls of other processes: see yieldToADDs
 	Defers   bool      // pods get their addresses before DeleteOnTermination is set: see package more, Finish
-	Until    time.Time // until then, the command waits for EC2 to detach ENIs; zero: until ctx is done
+	Until    time.Time // until then, a collection waits for EC2 to detach ENIs; zero: the command is no collection
 }

@@ -13,13 +13,14 @@ import (
 )
 
 // Look waits for its turn, and then makes a call to EC2 that changes nothing. While EC2 throttles the action, Look
-// waits and tries again, until ctx is done. If ctx has no deadline, as in a collection, Look waits only for a moment.
+// waits and tries again, until ctx is done. In a collection, or if ctx has no deadline, Look waits only for a moment.
+// The next collection tries again, and no pod waits for it.
 func Look[T any](
 	ctx context.Context, p *Node, action string, ask func(context.Context) (T, error),
 ) (answer T, err error) {
 	const moment = 2 * time.Second
 	waiting := ctx
-	if _, ok := ctx.Deadline(); !ok {
+	if _, limited := ctx.Deadline(); !limited || !p.Mode.Until.IsZero() {
 		var cancel context.CancelFunc
 		waiting, cancel = context.WithTimeout(ctx, moment)
 		defer cancel()
