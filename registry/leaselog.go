@@ -107,9 +107,13 @@ type Line struct {
 
 // UseLog records in the registry which lease log a network's configuration has. Processes that do not read this
 // configuration, such as a DEL or a collection, find the log in the registry. If the configuration has no log, UseLog
-// switches off a recorded log of the same network. If no process has built the registry yet, UseLog does nothing.
+// switches off a recorded log of the same network. If several networks have the same log, the last of them to call
+// UseLog counts. If no process has built the registry yet, UseLog does nothing.
 func (s *State) UseLog(network string, want LeaseLog) {
 	last := s.Log
+	if want == last.LeaseLog && want.File != "" {
+		s.Log.Network = network // the network that began the log may be gone
+	}
 	if want == last.LeaseLog || want.File == "" && network != last.Network || s.Instance.ID == "" {
 		return
 	}

@@ -102,6 +102,16 @@ func TestLeaseLog(t *testing.T) {
 	}
 }
 
+// TestLeaseLogOfGoneNetwork: the configuration no longer has the network that began the log. Another network with the
+// same log switches it off.
+func TestLeaseLogOfGoneNetwork(t *testing.T) {
+	r, file := withLog(t, 1)
+	leaseTo(t, r, "10.0.0.10", "a")
+	update(t, r, func(s *State) { s.UseLog("other", s.Log.LeaseLog) })
+	update(t, r, func(s *State) { s.UseLog("other", LeaseLog{}) })
+	wantLog(t, file, "snapshot", "begin 10.0.0.10 a", "off")
+}
+
 // TestLeaseLogAfterKill: if a change is killed before it has appended all of its lines, the next change or collection
 // appends them.
 func TestLeaseLogAfterKill(t *testing.T) {
