@@ -99,8 +99,8 @@ func addAttached(s *registry.State, e aws.ENI, recorded registry.ENI, described 
 		return
 	}
 	s.ENIs[e.ID] = registry.ENI{Boot: e.Boot, MAC: e.MAC, Index: e.Index, Card: e.Card, CIDR: e.CIDR, CIDR6: e.IPv6CIDR,
-		Pool: recorded.Pool, Managed: recorded.Managed, Groups: recorded.Groups, Tags: recorded.Tags,
-		SubnetTags: recorded.SubnetTags, PoolUnknown: recorded.PoolUnknown}
+		Pool: recorded.Pool, Managed: recorded.Managed, Retired: recorded.Retired, Groups: recorded.Groups,
+		Tags: recorded.Tags, SubnetTags: recorded.SubnetTags, PoolUnknown: recorded.PoolUnknown}
 	for _, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {
 		book.AddAddrs(s, e.ID, []netip.Addr{a}, time.Time{})
 		if book.NodesOwn(e, s.ENIs[e.ID], a) {
