@@ -82,10 +82,15 @@ func (f *fabric) frame(p *pod, text string) error {
 	must(f.t, err)
 	own, err := p.LinkByName("eth0")
 	must(f.t, err)
-	b := append(hardware(router.MAC), hardware(own.MAC)...)
+	from, _ := netip.AddrFromSlice(p.request.Prev.IPs[0].Address.IP.To4())
+	return p.emit(own, router.MAC, from, netip.MustParseAddr(metadata4), text)
+}
+
+// emit sends a datagram from any IPv4 address by a packet socket at a link of the pod.
+func (p *pod) emit(link nl.Link, mac string, from, to netip.Addr, text string) error {
+	b := append(hardware(mac), hardware(link.MAC)...)
 	b = append(b, 8, 0, 0x45, 0, 0, byte(28+len(text)), 0, 0, 0, 0, 64, unix.IPPROTO_UDP, 0, 0)
-	b = append(b, p.request.Prev.IPs[0].Address.IP.To4()...)
-	b = append(b, netip.MustParseAddr(metadata4).AsSlice()...)
+	b = append(append(b, from.AsSlice()...), to.AsSlice()...)
 	var sum uint32
 	for i := 14; i < len(b); i += 2 {
 		sum += uint32(b[i])<<8 | uint32(b[i+1])
@@ -100,7 +105,7 @@ func (f *fabric) frame(p *pod, text string) error {
 			return err
 		}
 		defer unix.Close(fd)
-		return unix.Sendto(fd, b, 0, &unix.SockaddrLinklayer{Ifindex: own.Index})
+		return unix.Sendto(fd, b, 0, &unix.SockaddrLinklayer{Ifindex: link.Index})
 	})
 }
 

@@ -126,7 +126,7 @@ func nodeTable(r *request, n node) nl.Table {
 	}
 	if c.IPMasq {
 		t.Chains = append(t.Chains, doubtsChain(),
-			sendersChain(nl.IIFGroup(nl.OwnGroup), nl.Doubted(), nl.NoRouteBack()),
+			sendersChain(nl.IIFGroup(nl.OwnGroup), nl.NoRouteBack(), nl.Doubted()),
 			postroutingChain(c, n.primaries().addrs...))
 	}
 	for _, chain := range []nl.Chain{nodePortSNAT(r, n), failClosedChain(r)} {
@@ -152,9 +152,8 @@ func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 	return chain
 }
 
-// sendersChain returns the node's chain for connections whose first packet comes from a pod's veth. forged matches
-// packets from the veths of some pods, if the node has no route to their source through the same veth. The chain drops
-// two kinds of packets:
+// sendersChain returns the node's chain for packets from the veths of some pods, which byVeth matches. It checks the
+// first packet of each connection, and packets of no connection. The chain drops two kinds of packets:
 //
 //   - Packets from another address than the pod's. A container can send them with CAP_NET_RAW, which it has by default.
 //     EC2 checks only packets that leave an ENI, and the kernel does not check the sources of IPv6.
@@ -167,16 +166,20 @@ func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 // answers from some addresses, which lead through the VPC even to pods: cloud-init and ec2-net-utils for addresses of
 // the node, amazon-vpc-cni-k8s for its pods. With the mark of its ENI, the lookup for a routed pod finds the pod first
 // (see prefToPod). For other pods, the chain drops packets without a route back from the present destination and
-// from the one before the translation (see doubtsChain). Packets to the node itself pass.
+// from the one before the translation (see doubtsChain, and the argument doubted). Packets to the node itself pass.
+//
+// Some TCP packets begin no connection (ct state invalid), such as a lone RST. They have no ct status, and no
+// translation, so they have a rule of their own. kube-proxy also drops these packets, except with tcpBeLiberal.
 //
 // Packets to a NodePort or a hostPort go on to a pod, so the chain must check them. So it comes after the chains that
 // translate the destination, whose priority is -100, or -90 for firewalld. It cannot have the type nat: after a
-// translation, the kernel calls no other chain of this type. Later packets of a connection cost one comparison in this
-// chain, and one in doubtsChain. The node does not track dropped packets.
-func sendersChain(forged ...nl.Term) nl.Chain {
-	rule := append(nl.NFRule{nl.CTUnconfirmed()}, forged...)
+// translation, the kernel calls no other chain of this type. Later packets of a connection cost two comparisons in
+// this chain, and one in doubtsChain. The node does not track dropped packets.
+func sendersChain(byVeth, noRouteBack nl.Term, doubted ...nl.Term) nl.Chain {
+	first := append(nl.NFRule{nl.CTUnconfirmed(), byVeth}, doubted...)
+	drop := nl.NFRule{noRouteBack, nl.NotToLocal(), nl.Count(), nl.Drop()}
 	return nl.Chain{Name: "senders", Type: "filter", Hook: "prerouting", Rules: []nl.NFRule{
-		append(rule, nl.NotToLocal(), nl.Count(), nl.Drop())}}
+		append(first, drop...), append(nl.NFRule{nl.CTState("invalid"), byVeth}, drop...)}}
 }
 
 // doubtsChain returns the node's chain that looks up the route back from the destination that the pod has called. The
