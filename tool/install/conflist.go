@@ -73,7 +73,7 @@ func (c *Conflist) checkMistakes(p Place) error {
 	count, hint := 0, "correct the conflist; "+cli.Name+" validate finds the same mistakes on any machine"
 	for _, m := range found {
 		if m.Tolerated {
-			slog.Warn("the conflist is installed, although it has a mistake: " + m.String())
+			slog.Warn("the conflist has a mistake, which does not prevent the installation: " + m.String())
 			continue
 		}
 		mistakes = errors.Join(mistakes, errors.New(m.String()))
@@ -85,8 +85,7 @@ func (c *Conflist) checkMistakes(p Place) error {
 	if count == 0 {
 		return nil
 	}
-	return cli.Hint(fmt.Errorf("%w\nthe conflist is not installed, because it has %s. The node keeps its old conflist",
-		mistakes,
+	return cli.Hint(fmt.Errorf("%w\nnothing is installed, because the conflist has %s", mistakes,
 		cli.Count(count, "mistake")), hint)
 }
 

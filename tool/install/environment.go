@@ -33,10 +33,10 @@ func (i *Installation) Lookup(names []string) error {
 		case name == "" || strings.ContainsAny(name, " =#'\"\n"):
 			return fmt.Errorf("%q is no name of a variable", name)
 		case !ok:
-			return fmt.Errorf("the variable %s is not set here", name)
+			return fmt.Errorf("the variable %s is not set", name)
 		case strings.ContainsAny(value, "'\n"):
-			return fmt.Errorf("the value of %s has a line break or a quotation mark, which the file for the units "+
-				"cannot have", name)
+			return fmt.Errorf("the value of %s has a line break or a single quotation mark, which the file for the "+
+				"units cannot have", name)
 		case value != "":
 			i.env = append(i.env, name+"='"+value+"'\n")
 		}
@@ -74,8 +74,8 @@ func (i *Installation) warnOfLacking(text []byte) {
 		}
 	}
 	if len(lacks) > 0 {
-		slog.Warn("the units lack these variables, because install has not written the file for them, and keeps it: "+
-			"add the variables to the file. Or delete the file, and run install again",
+		slog.Warn("the file for the units lacks variables, and install does not change it, because install has not "+
+			"written it: add the variables to the file. Or delete the file, and run install again",
 			"variables", strings.Join(lacks, ", "), "file", environmentFile)
 	}
 }

@@ -28,6 +28,9 @@ const (
 	alias       = "cni-tool"
 )
 
+// fromHint is the hint if the files to install are missing.
+const fromHint = "--from must be a directory that has the files of the container image at the same paths"
+
 // A nodeFile is a file that the node must have: a copy of a file of the image, a text, or a symbolic link.
 type nodeFile struct {
 	path string
@@ -48,8 +51,7 @@ func (i *Installation) nodeFiles() ([]nodeFile, error) {
 	}
 	for _, f := range all {
 		if _, err := i.Source.Stat(f.from); f.from != "" && err != nil {
-			return nil, cli.Hint(fmt.Errorf("find the files to install: %w", err),
-				"want in --from a directory like the root of the container image")
+			return nil, cli.Hint(fmt.Errorf("find the files to install: %w", err), fromHint)
 		}
 	}
 	if !i.Systemd {

@@ -61,7 +61,7 @@ func EnterRoot(dir string) error {
 	}
 	if err != nil {
 		return cli.Hint(fmt.Errorf("open the node's root directory: %w", err),
-			"mount / of the node there, or give its directory with --root")
+			"mount / of the node at this directory, or give another directory with --root")
 	}
 	if err := syscall.Chroot(dir); err != nil {
 		return fmt.Errorf("enter the node's root directory: chroot %s: %w", dir, err)

@@ -156,8 +156,8 @@ func sameJSON(a, b []byte) bool {
 func warnOfOthers(conflist string) {
 	text, err := os.ReadFile(conflist)
 	if others := pluginTypes(addedPlugins(text)); err == nil && len(others) > 0 {
-		slog.Warn("other programs have put plugins into the conflist, and install removes these with the conflist: "+
-			"the programs must put them into the next conflist",
+		slog.Warn("install removes a conflist with plugins that other programs have added: the programs must add "+
+			"their plugins to the next conflist",
 			"plugins", strings.Join(others, ", "), "conflist", filepath.Base(conflist))
 	}
 }

@@ -129,7 +129,7 @@ func InUse(host *nl.NS, lastHint string) error {
 func inUseError(why, lastHint string) error {
 	return cli.Hint(fmt.Errorf("nothing is removed, because %w, and the runtime needs the plugins to delete these "+
 		"pods: %s", ErrInUse, why),
-		"drain the node. Remove the DaemonSets whose pods remain. Or install the conflist of the next network plugin, "+
-			"with a name that sorts before ours, and delete these pods. Then run "+cli.Name+" registry-gc "+
-			"--free-after=15m, and try again"+lastHint)
+		"drain the node. For pods of DaemonSets, delete the DaemonSets. Or install the conflist of the next network "+
+			"plugin, with a name that sorts before ours, and then delete these pods. When the pods are gone, run "+
+			cli.Name+" registry-gc --free-after=15m, and try again"+lastHint)
 }

@@ -43,8 +43,7 @@ func (i *Installation) unitFiles() ([]nodeFile, error) {
 		return err
 	})
 	if err != nil {
-		return nil, cli.Hint(fmt.Errorf("read the units to install: %w", err),
-			"want in --from a directory like the root of the container image")
+		return nil, cli.Hint(fmt.Errorf("read the units to install: %w", err), fromHint)
 	}
 	for _, unit := range i.Enable {
 		link, err := enablingLinks(all, unit)
@@ -123,8 +122,8 @@ func (i *Installation) warnOfEnabled(units []nodeFile) {
 	for _, unit := range enableable(units) {
 		links, err := enablingLinks(units, unit)
 		if err == nil && !slices.Contains(i.Enable, unit) && slices.ContainsFunc(links, nodeFile.exists) {
-			slog.Warn("this unit is enabled, and no --enable names it: it stays enabled. If it must not run, call "+
-				"systemctl disable --now UNIT", "unit", unit)
+			slog.Warn("this unit stays enabled, although no --enable names it: if it must not run, call systemctl "+
+				"disable --now UNIT", "unit", unit)
 		}
 	}
 }
@@ -176,7 +175,7 @@ func restartNetworkd(ctx context.Context) error {
 		return err
 	}
 	if err := doctor.NetworkdRemovalError(); err != nil {
-		slog.Warn("systemd-networkd was not restarted, because it would remove the network of pods: run "+cli.Name+
+		slog.Warn("systemd-networkd was not restarted, because it would remove routes and rules of pods: run "+cli.Name+
 			" doctor --check networkd", "error", err)
 		return nil
 	}
@@ -223,9 +222,9 @@ func systemctl(ctx context.Context, args ...string) error {
 		return nil
 	}
 	err = fmt.Errorf("systemctl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+	without := "with --systemd=no, install puts no units on the node. Then run " + cli.Name + " maintain"
 	if errors.Is(err, exec.ErrNotFound) {
-		return cli.Hint(err, "--systemd=no installs no units; then the command maintain does their work")
+		return cli.Hint(err, without)
 	}
-	return cli.Hint(err, "run this systemctl command on the node to see the cause. Or use --systemd=no, which "+
-		"installs no units: the command maintain then does their work")
+	return cli.Hint(err, "run this systemctl command on the node to see the cause. Or give up the units: "+without)
 }
