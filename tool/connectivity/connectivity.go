@@ -181,7 +181,7 @@ func (s *scene) makePods(ctx context.Context, r *Report, letters ...string) (row
 	for _, letter := range letters {
 		start := time.Now()
 		name := fmt.Sprintf("connectivity-test-%d-%s", os.Getpid(), letter)
-		row := Row{Path: "ADD", To: name, State: Skipped, Cause: "the first pod took too long"}
+		row := Row{Path: "ADD", To: name, State: Skipped, Cause: "the ADD of the first pod took too long"}
 		if time.Since(first) > s.nextUntil() {
 			return append(rows, row)
 		}
@@ -189,11 +189,7 @@ func (s *scene) makePods(ctx context.Context, r *Report, letters ...string) (row
 		row = Row{Path: "ADD", To: name, State: Works, Took: milliseconds(start)}
 		if err != nil {
 			row.State, row.Stopped, row.Cause = Fails, "the pod could not be made", firstLine(err)
-			row.Do = addHint(err)
-			if most := s.addTimeout(); time.Since(start) >= most {
-				row.Do = fmt.Sprintf("the test lets an ADD wait %v. Repeat the test with a longer --within: if the "+
-					"ADD still fails, %s", most.Truncate(time.Second), row.Do)
-			}
+			row.Do = s.addAdvice(err, time.Since(start))
 			r.Pods = append(r.Pods, Pod{Name: name, Addrs: []netip.Addr{}})
 			return append(rows, row)
 		}

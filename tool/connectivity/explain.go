@@ -203,15 +203,15 @@ func (s *scene) placeOf(f finding) string {
 		}
 		return "no packet left the pod"
 	}
-	what := "the packet"
+	what, then := "the packet", "no answer came"
 	if !f.isRequest(l) {
-		what = "the answer"
+		what, then = "the answer", "did not arrive"
 	}
 	switch {
 	case l.ns == s.node && l.Out && slices.Contains(s.veths(), l.Link):
 		return fmt.Sprintf("%s left the node by %s, but did not reach the pod", what, l.Link)
 	case l.ns == s.node && l.Out:
-		return fmt.Sprintf("%s left the node by %s, and no answer came", what, l.Link)
+		return fmt.Sprintf("%s left the node by %s, and %s", what, l.Link, then)
 	case l.ns == s.node:
 		return fmt.Sprintf("%s reached the node by %s, and went no further", what, l.Link)
 	case l.Out:
@@ -236,5 +236,5 @@ func (f finding) largestText() string {
 	if most == 0 {
 		return ""
 	}
-	return fmt.Sprintf(": the largest packet that was sent has %d bytes", most)
+	return fmt.Sprintf(". The largest packet that was sent has %d bytes", most)
 }

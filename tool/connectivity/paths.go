@@ -43,7 +43,7 @@ func (p path) tryOnce(ctx context.Context, timeout time.Duration) Row {
 		row.To = "-"
 	}
 	if p.skip == "" && ctx.Err() != nil {
-		row.Cause = "there was no time"
+		row.Cause = "there was no time left"
 	}
 	if row.Cause != "" {
 		return row
@@ -205,7 +205,7 @@ func (s *scene) metadataPaths(f nl.Family) (all []path) {
 			case answered:
 				return "metadata answers, so pods can get the credentials of the node's role"
 			}
-			return "metadata does not answer pods, because EC2's hop limit is 1"
+			return "metadata does not answer pods. Usually, the reason is EC2's hop limit of 1"
 		}})
 }
 
@@ -227,10 +227,10 @@ func (s *scene) servicePaths(f nl.Family) []path {
 			"and TCP port 53"}
 	dns.probe = func(ctx context.Context) error { return lookUpName(ctx, a.ns, dns.to, s.Name) }
 	if !api.to.IsValid() {
-		api.skip = "kube-proxy has no rules for Services on this node; choose a Service with --service ADDRESS:PORT"
+		api.skip = "kube-proxy has no rules for Services on this node. Choose a Service with --service ADDRESS:PORT"
 	}
 	if !s.DNS.IsValid() {
-		dns.skip = "the kubelet's configuration has no DNS server; choose a DNS server with --dns ADDRESS"
+		dns.skip = "the kubelet's configuration has no DNS server. Choose a DNS server with --dns ADDRESS"
 	}
 	var all []path
 	for _, p := range []path{api, dns} {
@@ -283,18 +283,18 @@ func (s *scene) internetPath(f nl.Family) []path {
 	to, err := s.internetHost(f)
 	switch {
 	case s.Internet == "":
-		p.skip = "the test has no host in the internet; choose a host with --internet HOST:PORT"
+		p.skip = "the test has no host in the internet. Choose a host with --internet HOST:PORT"
 	case err != nil:
 		p.skip = err.Error()
 	default:
 		p.to = to
 		if dev, err := ask.Leaves(a.ns, a.addr(f), to.Addr()); err == nil && len(dev) > 6 && dev[:6] == "egress" {
 			p.name = "pod to internet, by egress"
-			p.advice = "the routers of the egress must run and reach the internet; " + cli.Name +
+			p.advice = "the routers of the egress must run and reach the internet. " + cli.Name +
 				" egress shows the routers of a node"
 		}
 		if !s.Explicit && connectShortly(s.node, to) != nil {
-			p.skip = "the node itself does not reach this host; choose another host with --internet HOST:PORT"
+			p.skip = "the node itself does not reach this host. Choose another host with --internet HOST:PORT"
 		}
 	}
 	if f == nl.IPv6 && p.skip != "" {
@@ -306,11 +306,12 @@ func (s *scene) internetPath(f nl.Family) []path {
 
 func (s *scene) internetAdvice(f nl.Family) string {
 	if f == nl.IPv6 {
-		return "the subnet of the pod's ENI must have a route to an internet gateway or an egress-only one. The " +
-			"ENI's security groups must allow the packets"
+		return "the subnet of the pod's ENI must have a route to an internet gateway, or to an egress-only internet " +
+			"gateway. The ENI's security groups must allow the packets"
 	}
-	return "the subnet of " + s.Network.Pair.HostInterface + " needs a route to a NAT gateway. Without one, this ENI " +
-		"needs a public address, and a route to an internet gateway. Its security groups must allow the packets"
+	return "the subnet of " + s.Network.Pair.HostInterface + " needs a route to a NAT gateway. Or the ENI of this " +
+		"link needs a public address, and its subnet a route to an internet gateway. The ENI's security groups must " +
+		"allow the packets"
 }
 
 // internetHost returns the address and port of the test's host in the internet. The node resolves the host's name.
@@ -331,12 +332,12 @@ func (s *scene) internetHost(f nl.Family) (netip.AddrPort, error) {
 	}
 	addrs, err := net.DefaultResolver.LookupNetIP(ctx, network, name)
 	if err != nil || len(addrs) == 0 {
-		return netip.AddrPort{}, fmt.Errorf("the node cannot resolve %s; choose another host with --internet HOST:PORT",
+		return netip.AddrPort{}, fmt.Errorf("the node cannot resolve %s. Choose another host with --internet HOST:PORT",
 			name)
 	}
 	a := addrs[0].Unmap()
 	if a.IsPrivate() && !s.Explicit {
-		return netip.AddrPort{}, fmt.Errorf("%s has the private address %s on this node; choose another host with "+
+		return netip.AddrPort{}, fmt.Errorf("%s has the private address %s on this node. Choose another host with "+
 			"--internet HOST:PORT", name, a)
 	}
 	return netip.AddrPortFrom(a, uint16(number)), nil

@@ -145,6 +145,38 @@ func TestAddTimeout(t *testing.T) {
 	}
 }
 
+// TestAddAdvice: a longer --within helps only if the ADD has waited, and if it may wait longer.
+func TestAddAdvice(t *testing.T) {
+	for _, c := range []struct {
+		within, took time.Duration
+		longer       bool
+	}{{Least, 6 * time.Second, true}, {Least, time.Second, false}, {time.Hour, conf.MostAddTimeout, false}} {
+		got := (Test{Within: c.within}).addAdvice(errSilent, c.took)
+		if strings.Contains(got, "with a longer --within") != c.longer {
+			t.Errorf("--within %v, after %v: %s", c.within, c.took, got)
+		}
+	}
+}
+
+// TestPlaceOf: a packet has left the node by the link of an ENI. It is the request or the answer.
+func TestPlaceOf(t *testing.T) {
+	node, caller, server := &nl.NS{}, netip.MustParseAddr("10.0.1.5"), netip.MustParseAddr("10.0.1.6")
+	s := &scene{node: node}
+	for _, c := range []struct {
+		from, to netip.Addr
+		want     string
+	}{
+		{caller, server, "the packet left the node by eth1, and no answer came"},
+		{server, caller, "the answer left the node by eth1, and did not arrive"},
+	} {
+		got := s.placeOf(finding{path: path{to: netip.AddrPortFrom(server, 80)},
+			sightings: []sighting{{nl.Sighting{Link: "eth1", Out: true, From: c.from, To: c.to}, node}}})
+		if got != c.want {
+			t.Errorf("from %v to %v: %s, want %s", c.from, c.to, got, c.want)
+		}
+	}
+}
+
 // TestStopped: the node forwards IPv4, but the link by which a packet arrives does not. IPv6 asks only the node.
 func TestStopped(t *testing.T) {
 	n, _ := nltest.NS(t, "node")

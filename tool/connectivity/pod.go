@@ -64,7 +64,7 @@ func newRuntime(t Test) (r runtime, err error) {
 		return r, fmt.Errorf("%s: %w", t.Network.File, err)
 	}
 	if r.cache, err = newMemoryFS(); err != nil {
-		return r, fmt.Errorf("make a place for the results of the plugins: %w", err)
+		return r, fmt.Errorf("make a tmpfs for the results of the plugins: %w", err)
 	}
 	r.cni = libcni.NewCNIConfigWithCacheDir([]string{t.BinDir}, fmt.Sprintf("/proc/self/fd/%d", r.cache), nil)
 	return r, nil
@@ -218,14 +218,24 @@ func nameOf(links []nl.Link, index int) string {
 	return links[i].Name
 }
 
+// addAdvice returns what an operator can do about an ADD that has failed after the time took.
+func (t Test) addAdvice(err error, took time.Duration) string {
+	most := t.addTimeout()
+	if took < most || most == conf.MostAddTimeout { // an ADD did not wait, or no ADD may wait longer
+		return addHint(err)
+	}
+	return fmt.Sprintf("in this test, an ADD waits at most %v for an address. Repeat the test with a longer --within. "+
+		"If the ADD still fails, %s", most.Truncate(time.Second), addHint(err))
+}
+
 func addHint(err error) string {
 	text := err.Error()
 	switch {
 	case strings.Contains(text, "failed to find plugin"):
-		return "install the plugins: " + cli.Name + " doctor --check plugins says what is missing"
+		return "install the plugins. " + cli.Name + " doctor --check plugins says what is missing"
 	case strings.Contains(text, "no IP") || strings.Contains(text, "address"):
-		return "new pods of this node fail in the same way; " + cli.Name + " status shows the node's addresses, and " +
+		return "new pods of this node fail in the same way. " + cli.Name + " status shows the node's addresses, and " +
 			cli.Name + " maxpods prints for how many pods the node can have addresses"
 	}
-	return "new pods of this node fail in the same way; run " + cli.Name + " doctor"
+	return "new pods of this node fail in the same way. Run " + cli.Name + " doctor"
 }

@@ -59,7 +59,7 @@ func startServer(n *nl.NS, port uint16, p *pod) (*server, error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: answer calls: %w", n.Name, err)
+		return nil, fmt.Errorf("%s: open a port for the test: %w", n.Name, err)
 	}
 	go s.answerAll()
 	return s, nil

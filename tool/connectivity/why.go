@@ -35,7 +35,7 @@ func (s *scene) causeOf(f finding) (cause, do string) {
 			"run " + cli.Name + " repair, and then " + cli.Name + " doctor, which looks for the program that removed it"
 	case errors.Is(f.failed, errRefused):
 		return fmt.Sprintf("the packet arrived, but %s refuses the connection", f.to), "a program must listen " +
-			"there; a Service needs ready endpoints"
+			"there. A Service needs ready endpoints"
 	}
 	l, any := s.furthestSighting(f)
 	if any && l.ns == s.node && !l.Out {
@@ -46,7 +46,7 @@ func (s *scene) causeOf(f finding) (cause, do string) {
 	if any && l.ns == s.node && l.Out && !slices.Contains(s.veths(), l.Link) || any && l.ns != s.node && l.Out {
 		return s.whyOutside(f)
 	}
-	return f.withCounters(f.failed.Error()), "run " + cli.Name + " doctor; " + f.advice
+	return f.withCounters(f.failed.Error()), strings.TrimSuffix("run "+cli.Name+" doctor; "+f.advice, "; ")
 }
 
 // withCounters adds the changed drop counters of the kernel to the text of a cause.
@@ -54,7 +54,7 @@ func (f finding) withCounters(cause string) string {
 	if len(f.counted) == 0 {
 		return cause
 	}
-	return cause + ". Meanwhile, these counters of the node's kernel have risen, which count all packets: " +
+	return cause + ". Meanwhile, the node's kernel has counted these drops of packets, perhaps of other packets: " +
 		strings.Join(f.counted, ", ")
 }
 
@@ -72,7 +72,7 @@ func (s *scene) whyDropped(f finding) (cause, do string) {
 			"run " + cli.Name + " repair, because a rule or a route of the pod is missing"
 	}
 	return d.String() + " drops the packet. The table belongs to another program",
-		fmt.Sprintf("look at the chain: nft --handle list chain %s %s %s. Let packets from and to pods pass, see "+
+		fmt.Sprintf("look at the chain: nft --handle list chain %s %s %s. Let packets from pods and to pods pass, see "+
 			"\"The firewall drops what the node forwards\" in docs/operations.md", family, table, d.Chain)
 }
 
@@ -85,11 +85,11 @@ func (s *scene) whyLarge() (cause, do string) {
 			mtus = append(mtus, fmt.Sprintf("%s %d", name, l.MTU))
 		}
 	}
-	return "a link on the way takes only smaller packets, and its ICMP message \"packet too big\" does not arrive. " +
-			"The MTUs of this node's links: " + strings.Join(mtus, ", "),
-		"all links on the way need the same MTU, or must let the ICMP message \"fragmentation needed\" pass. EC2 has " +
-			"an MTU of 9001 in a VPC, 8500 by a transit gateway, 1500 to the internet. The keys mtu of the conflist " +
-			"set the MTUs of new pods"
+	return "a link on the way takes only smaller packets, and the sender gets no ICMP message about this. The MTUs " +
+			"of this node's links: " + strings.Join(mtus, ", "),
+		"all links on the way need the same MTU. Or firewalls must let the ICMP messages \"fragmentation needed\" " +
+			"and \"packet too big\" pass. EC2 has an MTU of 9001 in a VPC, 8500 by a transit gateway, 1500 to the " +
+			"internet. The keys mtu of the conflist set the MTUs of new pods"
 }
 
 // whyKept explains why the node has not forwarded a packet that has reached the node.
@@ -100,11 +100,11 @@ func (s *scene) whyKept(f finding, l sighting) (cause, do string) {
 	case errors.Is(err, ask.ErrSource) && f.family == nl.IPv4:
 		return f.withCounters(fmt.Sprintf("the kernel's reverse path filter (rp_filter) drops the packet at %s, "+
 				"because the route to its source %s is by another link", l.Link, l.From)),
-			fmt.Sprintf("sysctl -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.%s.rp_filter=2, and correct the file "+
-				"in /etc/sysctl.d that sets this value", l.Link)
+			fmt.Sprintf("sysctl -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.%s.rp_filter=2. Then correct the "+
+				"file in /etc/sysctl.d that sets rp_filter", l.Link)
 	case forward.Key != "":
-		return fmt.Sprintf("the node does not forward packets that arrive by %s, because a sysctl is 0: %s", l.Link,
-			forward.Key), forward.String() + ", and correct the program or the file in /etc/sysctl.d that sets 0"
+		return fmt.Sprintf("the node does not forward packets that arrive by %s, because this sysctl is 0: %s", l.Link,
+			forward.Key), forward.String() + ". Then correct the program or the file in /etc/sysctl.d that sets 0"
 	case err != nil:
 		return err.Error(), "run " + cli.Name + " doctor"
 	case dev == "":
@@ -136,7 +136,7 @@ func (s *scene) blockingSysctl(f nl.Family, link string) nl.Sysctl {
 func (s *scene) whyOutside(f finding) (cause, do string) {
 	if cause := s.unassignedCause(f); cause != "" {
 		return cause, "run " + cli.Name + " status --diff. If EC2 does not show the address there, another program " +
-			"has taken it away: delete the pods that have lost their addresses"
+			"has unassigned the address. Then delete the pods that have lost their addresses"
 	}
 	return "the packet is lost outside of this node's kernel", cmp.Or(f.advice, groupsAdvice)
 }
@@ -178,11 +178,11 @@ func (s *scene) unassignedCause(f finding) string {
 		if has(enis, a) {
 			continue
 		}
-		const drops = "EC2's source/destination check drops packets from it"
+		const drops = "EC2's source/destination check drops packets from the address"
 		switch asked, err := s.ec2(); {
 		case err != nil:
-			return fmt.Sprintf("according to metadata, which may be minutes behind, no ENI of this instance has the "+
-				"address %s. If this is so in EC2, %s", a, drops)
+			return fmt.Sprintf("metadata shows the address %s on no ENI of this instance, but may be minutes behind "+
+				"EC2. If EC2 does not show the address either, %s", a, drops)
 		case !has(asked, a):
 			return fmt.Sprintf("according to metadata and EC2, no ENI of this instance has the address %s, so %s", a,
 				drops)
