@@ -177,8 +177,8 @@ func fromLease(
 		return Attachment{}, n.Mistake
 	}
 	if n.IPAM == nil {
-		return Attachment{}, fmt.Errorf("%s does not have the plugin %s: without it, the routes of the pods are not "+
-			"known", n.File, conf.TypeIPAM)
+		return Attachment{}, fmt.Errorf("%s lacks the plugin %s, so repair does not know the routes of the pods",
+			n.File, conf.TypeIPAM)
 	}
 	routed := func(configured bool) bool {
 		near, is := ptp.NearOf(links, n.Name, l.Attachment)

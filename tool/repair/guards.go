@@ -59,7 +59,8 @@ func Guards(host *nl.NS) (did []string, failed error) {
 			continue
 		}
 		did = append(did, g.String())
-		slog.Info("restored the guard that keeps pods from sending to the node past security groups", "link", g.Link)
+		slog.Info("restored the guard of a link: without the guard, pods can send packets to the node past security "+
+			"groups", "link", g.Link)
 	}
 	return did, failed
 }

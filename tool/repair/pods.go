@@ -13,7 +13,6 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
@@ -56,6 +55,10 @@ func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknow
 	unknown, err = barePairs(host, n, isUnknown)
 	return lost, unknown, errors.Join(failed, err)
 }
+
+// UnknownPod is the fault of each pair in the second result of LostBy.
+const UnknownPod = "the node has lost its routes to this pod, and repair cannot put them back. Neither the " +
+	"registry nor the container runtime has the attachment"
 
 // barePairs looks for pairs that have lost their routes, and whose pods no source knows. It returns the node's ends of
 // these pairs. The pair of a pod that has just started may not have its routes yet. So barePairs reads the sources
@@ -148,9 +151,7 @@ func Pods(ctx context.Context, host *nl.NS, n conf.Network) (did []string, faile
 		}
 	}
 	for _, l := range unknown {
-		failed = errors.Join(failed, fmt.Errorf("%s (%s): the node has lost its routes to this pod, and repair "+
-			"cannot put them back. Neither the registry nor the runtime (%s) has the attachment, so delete the pod",
-			l.Name, l.Alias, lease.KeptIn[0]))
+		failed = errors.Join(failed, fmt.Errorf("%s (%s): %s. Delete the pod", l.Name, l.Alias, UnknownPod))
 	}
 	if len(unknown) > 0 {
 		failed = errors.Join(failed, unread)
@@ -165,7 +166,7 @@ func (l Loss) Repair(ctx context.Context, host *nl.NS) (did []string, failed err
 	if l.Unpaired {
 		if l.unlimited {
 			slog.Warn("the runtime does not report the limits of a pod's bandwidth, so the pod's new veth pair has "+
-				"no limits; if the pod needs limits, delete the pod", "pod", pod)
+				"no limits. If the pod needs limits, delete the pod", "pod", pod)
 		}
 		// The new pair has the name of the old pair. So the old pair's rules would lead packets of the new pair to the
 		// old table.
