@@ -43,23 +43,24 @@ func (k *Comparison) mayLackAddr(h Holding) bool {
 	return known.MayLackAddr(k.state, k.state.ENIs[h.ENI], h.Addr, k.now)
 }
 
+// emptyRegistry is the text about a registry without ENIs.
+const emptyRegistry = "the registry is empty. No pod has asked for an address since the boot, or the registry was " +
+	"deleted"
+
 // Findings lists all differences, the harmless ones last.
 func (k *Comparison) Findings() []Finding {
 	var fs []Finding
 	if k.isEmpty() {
 		fs = append(fs,
-			Finding{"registry",
-				"the registry has no ENIs: no pod has asked for an address since the boot, or an operator has " +
-					"deleted the registry",
-				"nothing: the next ADD builds the registry from the kernel and metadata. To build it now, run: " +
-					cli.Name +
-					" registry-gc --free-after=15m", true})
+			Finding{"registry", emptyRegistry, "nothing: the next ADD builds the registry from the kernel, metadata " +
+				"and EC2. To build it now, run: " + cli.Name + " registry-gc --free-after=15m", true})
 	}
 	for _, vpc := range slices.Sorted(maps.Keys(k.lacking)) {
 		for _, c := range k.lacking[vpc] {
 			fs = append(fs, Finding{c.String(), "EC2 has this CIDR of " + vpc +
 				", but the metadata service does not show it, so new pods have no route to it by their ENI",
-				"add the CIDR to routeToCidrs. If the CIDR is new, metadata shows it after some minutes", false})
+				"if the CIDR is new, wait some minutes until metadata shows it. Otherwise add the CIDR to routeToCidrs",
+				false})
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(k.eniIDs())) {
@@ -136,10 +137,10 @@ func (k *Comparison) judgeENI(id string) []Finding {
 			return []Finding{{id, "the node does not have the link of this ENI yet (MAC address " + known.MAC +
 				"). New pods on this ENI wait for the link", "wait half a minute", true}}
 		}
-		return []Finding{{id, "the node has no link with the MAC address of this ENI, " + known.MAC +
-			". Its pods have lost their network, and new pods do not use this ENI",
+		return []Finding{{id, "the node does not have the link of this ENI (MAC address " + known.MAC +
+			"). Pods on this ENI have lost their network, and new pods do not use the ENI",
 			"check dmesg for errors of the network driver, and whether another program has moved the link to another " +
-				"namespace; the ENI serves pods again when the link is back", false}}
+				"namespace. The ENI serves pods again when the link is back", false}}
 	case attached && k.isEmpty():
 		return nil
 	case !inRegistry && attached:
@@ -184,7 +185,7 @@ func (k *Comparison) judgePrefixes(id string) (fs []Finding) {
 			fs = append(fs, Finding{p.CIDR.String(), "the registry has this prefix on " + id +
 				", but EC2 does not. Pods with addresses of the prefix have lost their network, and a new pod with " +
 				"such an address would have no network",
-				"delete these pods, then run " + cli.Name +
+				"delete the pods with addresses of the prefix, then run " + cli.Name +
 					" registry-gc --free-after=15m, which asks EC2 and removes the prefix from the registry", false})
 		}
 	}
@@ -204,11 +205,11 @@ func (k *Comparison) judgeStray(id string) []Finding {
 	if len(k.state.Intents) > 0 || k.isEmpty() || !k.state.Rebuilt.Since.IsZero() {
 		next := "the next ADD that needs an ENI attaches it, or the next " + cli.Name + " registry-gc deletes it"
 		if k.EC2.enis[id].Tags[book.TagManaged] == "false" {
-			next = "repeat " + cli.Name + " new-interface, which continues with this ENI. 15 minutes after the " +
-				"interruption, it would create another ENI; then delete this one by " + cli.Name + " eni-gc"
+			next = "within 15 minutes after the interruption, repeat " + cli.Name + " new-interface, which continues " +
+				"with this ENI. Later, new-interface creates another ENI, so delete this ENI by " + cli.Name + " eni-gc"
 		}
-		return []Finding{{id, "this ENI was created for this node and is not attached: a process is about to attach " +
-			"it, or was interrupted", next, true}}
+		return []Finding{{id, "this ENI was created for this node and is not attached. A process is about to attach " +
+			"the ENI, or was interrupted", next, true}}
 	}
 	return []Finding{{id, fmt.Sprintf("this ENI was created for this node (tag %s), but is not attached, and no "+
 		"process works on it. It is left over, and counts against the account's quota of ENIs", book.TagInstance),
@@ -233,6 +234,9 @@ func (k *Comparison) judgeAddr(a netip.Addr) []Finding {
 	return k.judgeUnknown(at, a)
 }
 
+// unassignedBy is how an operator finds out why EC2 lacks an address.
+const unassignedBy = "CloudTrail shows the caller that unassigned the address"
+
 // judgeLeased returns the findings about an address with a lease.
 func (k *Comparison) judgeLeased(at string, h Holding) (fs []Finding) {
 	on := k.EC2.eniOf(h.Addr)
@@ -246,19 +250,18 @@ func (k *Comparison) judgeLeased(at string, h Holding) (fs []Finding) {
 			", and EC2 does not show it there yet", waitForEC2, true})
 	case on == "":
 		fs = append(fs,
-			Finding{at, h.Owner() + " has this address, but in EC2 the address is on no ENI of this node: the pod " +
+			Finding{at, h.Owner() + " has this address, but in EC2 the address is on no ENI of this node, so the pod " +
 				"has lost its network",
-				"delete the pod. CloudTrail shows the caller of UnassignPrivateIpAddresses", false})
+				"delete the pod. " + unassignedBy, false})
 	default:
-		fs = append(fs, Finding{at, fmt.Sprintf("%s has this address on %s, but in EC2 the address is on %s: the pod "+
-			"has lost its network",
-			h.Owner(), orNone(its), on),
-			"delete the pod. CloudTrail shows the caller of AssignPrivateIpAddresses with AllowReassignment", false})
+		fs = append(fs, Finding{at, fmt.Sprintf("%s has this address on %s, but in EC2 the address is on %s, so the "+
+			"pod has lost its network", h.Owner(), orNone(its), on),
+			"delete the pod. CloudTrail shows the caller that assigned the address to the other ENI", false})
 	}
 	adding := h.State == StateReserved && h.Since != nil && k.now.Sub(*h.Since) < longestADD
 	if k.usePlace(h.Addr) == "" && !k.used.Partial && !adding {
 		fs = append(fs, Finding{at, "this address is leased to " + h.Owner() +
-			", but no namespace has the address: the pod ended without a DEL, or its ADD failed",
+			", but no namespace has the address. The pod ended without a DEL, or its ADD failed",
 			"check that cni-gc.timer is active. " + cli.Name +
 				" registry-gc ends the lease when two of its runs have found this", false})
 	}
@@ -272,16 +275,16 @@ func (k *Comparison) judgeUsed(at string, a netip.Addr) []Finding {
 		return nil // no pod gets the address
 	}
 	if k.EC2.Answered && k.EC2.eniOf(a) == "" && !k.mayLackAddr(k.holdings[a]) {
-		return []Finding{{at, where + " has this address, but in EC2 the address is on no ENI of this node: EC2 " +
-			"drops packets from this address",
-			"find the pod of this namespace (lsns -t net), and delete the pod", false}}
+		return []Finding{{at, "this address is in use (" + where + "), but in EC2 it is on no ENI of this node, so " +
+			"EC2 drops packets from this address",
+			"find the pod with this address, and delete the pod (lsns -t net lists the namespaces)", false}}
 	}
 	if k.isEmpty() {
 		return nil // no finding: the process that fills the empty registry finds this address, and makes its lease
 	}
-	return []Finding{{at, where + " has this address, but the registry has no lease of it: the next pod might get " +
-		"the address, too",
-		"run " + cli.Name + " registry-gc --free-after=15m, which finds addresses in use and leases them", false}}
+	return []Finding{{at, "this address is in use (" + where + "), but the registry has no lease of it. The next pod " +
+		"might also get the address",
+		"run " + cli.Name + " registry-gc --free-after=15m, which makes leases of addresses that are in use", false}}
 }
 
 // judgeFree returns the findings about an address that has no lease, and that the next pod could get.
@@ -297,16 +300,15 @@ func (k *Comparison) judgeFree(at string, h Holding) []Finding {
 			waitForEC2, true}}
 	case on != "":
 		return []Finding{{at,
-			fmt.Sprintf("the registry has this address on %s, but EC2 has it on %s: a pod with this address would "+
-				"have no network",
-				orNone(h.ENI), on),
+			fmt.Sprintf("the registry has this address on %s, but EC2 has it on %s. A pod with this address would "+
+				"have no network", orNone(h.ENI), on),
 			"move the address back, or run " + cli.Name +
 				" registry-gc --free-after=15m, which asks EC2 and removes the address from the registry", false}}
 	}
 	return []Finding{{at, "this address is free in the registry, but in EC2 it is on no ENI of this node. A pod with " +
 		"this address would have no network",
 		"run " + cli.Name + " registry-gc --free-after=15m, which asks EC2 and removes the address from the " +
-			"registry. CloudTrail shows the caller that unassigned the address", false}}
+			"registry. " + unassignedBy, false}}
 }
 
 // judgeUnknown returns the findings about an address that only EC2 or metadata shows.
@@ -318,7 +320,7 @@ func (k *Comparison) judgeUnknown(at string, a netip.Addr) []Finding {
 		return []Finding{{at, "this node unassigned this address " + Brief(k.now.Sub(gone)) +
 			" ago, but EC2 or metadata still shows it", "wait some minutes", true}}
 	case k.EC2.Answered && id == "":
-		return []Finding{{at, "metadata shows this address, but EC2 no longer has it: metadata is behind EC2",
+		return []Finding{{at, "metadata shows this address, but EC2 no longer has it, because metadata is behind EC2",
 			"wait some minutes", true}}
 	case id != "" && e.Status != "available" && k.state.ENIs[id].MAC != "" && !k.state.ENIs[id].Foreign:
 		return []Finding{{at, "EC2 has this address on " + id + ", but the registry does not, so no pod gets it",

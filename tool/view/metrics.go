@@ -32,7 +32,7 @@ func Metrics(
 
 // addressMetrics returns the metrics of the node, and of its addresses, prefixes and ENIs.
 func addressMetrics(s *registry.State, all []Holding, wanted map[string]int, now time.Time) []Metric {
-	info := Metric{Name: "node_info", Help: "The node, always 1."}
+	info := Metric{Name: "node_info", Help: "The labels describe the node. The value is always 1."}
 	if s.Instance.ID != "" {
 		// Prometheus itself adds a label "instance" with the address that it scrapes, so ours is "instance_id".
 		info.Add(1, "instance_id", s.Instance.ID, "instance_type", s.Instance.Type, "zone", s.Instance.Zone, "version",
@@ -98,7 +98,7 @@ func eniMetric(s *registry.State, now time.Time) Metric {
 // warmMetric shows how many free addresses each pool should keep.
 func warmMetric(wanted map[string]int) Metric {
 	m := Metric{Name: "warm_min_addresses",
-		Help: "How many free IPv4 addresses a pool must keep: warm.min, or fewer near maxPods."}
+		Help: "How many free IPv4 addresses a pool should keep: warm.min, or fewer near maxPods."}
 	for pool, n := range wanted {
 		m.Add(float64(n), "pool", conf.PoolName(pool))
 	}
@@ -126,7 +126,7 @@ func growthMetrics(s *registry.State, most Most, now time.Time) []Metric {
 	limit := Metric{Name: "enis_max",
 		Help: "How many ENIs the node may have, including the boot ENI."}
 	each := Metric{Name: "eni_addresses_max",
-		Help: "How many addresses of a family one ENI can have: the primary address counts, and a prefix counts as " +
+		Help: "How many addresses of a family one ENI can have. The primary address counts, and a prefix counts as " +
 			"one address."}
 	if s.Instance.ENIs > 0 {
 		limit.Add(float64(most.ENIs))
@@ -173,8 +173,8 @@ func workMetrics(s *registry.State, now time.Time) []Metric {
 func CommandMetrics(all []registry.Tally) []Metric {
 	ended := Metric{Name: "commands_total",
 		Help: "ADDs and DELs since the boot, by outcome. Waited: the ADD got its address from EC2. Again: the " +
-			"runtime must repeat the command, for example because EC2 throttles. Refused: the pod may not have what " +
-			"it asks for.",
+			"runtime must repeat the command, for example because EC2 throttles. Refused: the pod asked for " +
+			"something that it is not allowed to have.",
 		Type: counter}
 	took := Metric{Name: "command_seconds",
 		Help: "How long ADDs and DELs took in the plugin, with the waits for EC2.",

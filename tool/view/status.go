@@ -161,7 +161,7 @@ func (l LockStatus) print(w io.Writer) {
 // lock. If there are no waiting ADDs, calls and locks, print writes nothing.
 func (n workStatus) print(w io.Writer, now time.Time) {
 	if n.Waiting > 0 {
-		fmt.Fprintf(w, "%d ADDs wait for an address\n", n.Waiting)
+		fmt.Fprintf(w, "ADDs that wait for an address: %d\n", n.Waiting)
 	}
 	for _, c := range n.Unfinished {
 		fmt.Fprintf(w, "EC2 call unfinished for %s: %s\n",
@@ -275,7 +275,7 @@ func stateOf(e registry.ENI, exclusive bool, now time.Time) string {
 func (e eniStatus) printMissed(w io.Writer, now time.Time) {
 	if e.Missed == nil {
 		if e.State == "no-link" {
-			fmt.Fprintf(w, "%s has no link on this node: its pods have lost their network. The next ADD or "+
+			fmt.Fprintf(w, "%s has no link on this node, so its pods have lost their network. The next ADD or "+
 				"registry-gc finds out why\n", e.ID)
 		}
 		return
@@ -283,13 +283,13 @@ func (e eniStatus) printMissed(w io.Writer, now time.Time) {
 	since := Brief(now.Sub(*e.Missed))
 	switch e.State {
 	case "detached":
-		fmt.Fprintf(w, "%s is not attached to this instance (for %s): its pods have lost their network, and "+
-			"new pods do not use it\n", e.ID, since)
+		fmt.Fprintf(w, "%s has not been attached to this instance for %s. Its pods have lost their network, and "+
+			"new pods do not use this ENI\n", e.ID, since)
 	case "no-link":
-		fmt.Fprintf(w, "%s has no link on this node (for %s): its pods have lost their network, and new pods "+
-			"do not use it\n", e.ID, since)
+		fmt.Fprintf(w, "%s has had no link on this node for %s. Its pods have lost their network, and new pods "+
+			"do not use this ENI\n", e.ID, since)
 	default:
-		fmt.Fprintf(w, "%s has no link on this node yet (for %s): new pods on it wait for the link\n",
+		fmt.Fprintf(w, "%s has had no link on this node for %s. New pods on this ENI wait for the link\n",
 			e.ID, since)
 	}
 }
@@ -301,16 +301,15 @@ func (n Status) Print(w io.Writer, now time.Time) {
 		fmt.Fprintln(w, "the registry has no ENI and no pod yet, because the original plugin wrote it. The next ADD "+
 			"or collection adds them")
 	case n.Instance.ID == "":
-		fmt.Fprintln(w, "the registry is empty: no pod has asked for an address since the boot, or another program "+
-			"has deleted the registry. The next ADD or registry-gc builds it from the kernel, metadata and EC2; pods "+
-			"keep their addresses")
+		fmt.Fprintln(w, emptyRegistry+". The next ADD or registry-gc builds the registry from the kernel, metadata "+
+			"and EC2. Pods keep their addresses")
 	default:
-		limit := "an unknown limit, because EC2 was not asked yet"
+		limit := " (the limit is not known yet, because this node has not asked EC2)"
 		if n.Instance.ENIsMax > 0 {
-			limit = fmt.Sprint(n.Instance.ENIsMax)
+			limit = fmt.Sprintf(" of %d", n.Instance.ENIsMax)
 		}
-		fmt.Fprintf(w, "%s, %s, %s: %d ENIs of %s\n", n.Instance.ID, n.Instance.Type, n.Instance.Zone,
-			n.Instance.ENIs, limit)
+		fmt.Fprintf(w, "%s, %s, %s: %d ENIs%s\n", n.Instance.ID, n.Instance.Type, n.Instance.Zone, n.Instance.ENIs,
+			limit)
 	}
 	n.Work.print(w, now)
 	n.Egress.print(w)

@@ -120,7 +120,7 @@ func (k *Comparison) usePlace(a netip.Addr) string {
 func metadataSays(ctx context.Context, cloud *aws.Client) Said {
 	enis, err := cloud.ENIs(ctx)
 	if err != nil {
-		slog.Warn("the metadata service did not list the ENIs, so it is not compared", "error", err)
+		slog.Warn("the metadata service did not list the ENIs, so metadata is not compared", "error", err)
 	}
 	return Said{err == nil, enis}
 }
@@ -225,8 +225,12 @@ func (d Difference) rank(r Row) int {
 
 // Print writes the findings, then the addresses.
 func (d Difference) Print(w io.Writer) {
-	if d.Disagreements == 0 {
+	switch {
+	case d.Disagreements > 0:
+	case d.Metadata && d.EC2:
 		fmt.Fprintln(w, "the sources agree")
+	default:
+		fmt.Fprintln(w, "the sources that answered agree")
 	}
 	for _, f := range d.Findings {
 		fmt.Fprintf(w, "%s: %s\n    %s\n", f.About, f.Means, f.Do)
