@@ -20,7 +20,7 @@ func (p *Node) checkAgreement(ctx context.Context) ([]Finding, error) {
 		if !w.Answered {
 			found = append(found, Finding{Severity: warning, About: who,
 				Means: "no answer, so doctor has compared only the other sources",
-				Do:    "see the warning on standard error"})
+				Do:    "look at the messages of the command that made this check: a warning has the reason"})
 		}
 	}
 	silent("metadata service", k.Metadata)

@@ -4,7 +4,6 @@
 package doctor
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -65,8 +64,8 @@ func (p *Node) missingMainRules(rules []nl.Rule) (found []Finding) {
 		if main := (nl.Rule{Pref: prefMain, Family: f, Table: nl.MainTable}); some && !leads {
 			found = append(found, Finding{Severity: severe, About: f.String(),
 				Means: "no rule leads to the main table, because another program or an operator has deleted the " +
-					"kernel's rules (ip rule flush). The node reaches no address of " + f.String(),
-				Do:  main.String() + "; then run " + cli.Name + " repair, which puts back the rules of pods",
+					"kernel's rules (ip rule flush). The node reaches no " + f.String() + " address",
+				Do:  main.String() + ". Then run " + cli.Name + " repair, which puts back the rules of pods",
 				fix: p.objectFix(main)})
 		}
 	}
@@ -124,14 +123,15 @@ func (p *Node) strayFinding(nodeAddr netip.Addr, dev string, r nl.Route, rules [
 	if nodeAddr.Is6() {
 		ip, bits = "ip -6", 127
 	}
+	way := "leave by " + dev + " instead of the pod's veth. "
+	if dev == "" {
+		way = "have no route. "
+	}
 	a := Finding{Severity: warning, About: nodeAddr.String(),
-		Means: fmt.Sprintf(
-			"the node's packets from this address to the pod %s leave by %s, and not by the pod's veth. ",
-			r.Dst.Addr(), cmp.Or(dev, "no link")),
-		Do: fmt.Sprintf("to find the cause, run: %s rule; %[1]s route get %s from %s", ip, r.Dst.Addr(), nodeAddr)}
+		Means: fmt.Sprintf("the node's packets from this address to the pod %s %s", r.Dst.Addr(), way),
+		Do:    fmt.Sprintf("to find the cause, run: %s rule; %[1]s route get %s from %s", ip, r.Dst.Addr(), nodeAddr)}
 	if by, is := catchingRule(nodeAddr, rules); is {
-		a.Means = fmt.Sprintf("the node's packets from this address to the pod %s leave by %s, because of the rule "+
-			"%q, and not by the pod's veth. ", r.Dst.Addr(), cmp.Or(dev, "no link"), by)
+		a.Means = fmt.Sprintf("because of the rule %q, ", by) + a.Means
 		a.Do = fmt.Sprintf("run now and after each boot: %s rule add pref %d iif lo lookup main "+
 			"suppress_prefixlength %d (docs/operations.md)", ip, prefBeforeAll(rules), bits)
 	}

@@ -25,6 +25,10 @@ const (
 const cloudInitConf = "updates:\n  network:\n    when: [boot-new-instance]\ndatasource:\n  Ec2:\n    " +
 	"apply_full_imds_network_config: false\n"
 
+// hotplugMeans is the consequence of hotplug.
+const hotplugMeans = "With hotplug, cloud-init gives the node all addresses of each ENI that is attached. The node " +
+	"then answers instead of its pods"
+
 // checkCloudInit checks that cloud-init does not configure the ENIs of pods (cloud-init, "Events and updates" and
 // "Amazon EC2"). With apply_full_imds_network_config, it configures all ENIs at the first boot. With hotplug, it
 // configures each ENI that is attached later.
@@ -45,10 +49,9 @@ func (p *Node) checkCloudInit(context.Context) ([]Finding, error) {
 		return nil, err
 	}
 	if user.hotplug == "on" {
-		return []Finding{{Severity: severe, About: cloudUser, Means: "the user data turns on the hotplug of " +
-			"cloud-init, which gives the node all addresses of each ENI that is attached; the node then answers " +
-			"instead of its pods",
-			Do: "remove hotplug from the key updates of the user data, and launch the node again"}}, nil
+		return []Finding{{Severity: severe, About: cloudUser,
+			Means: "the user data turns on the hotplug of cloud-init. " + hotplugMeans,
+			Do:    "remove hotplug from the key updates of the user data, and launch the node again"}}, nil
 	}
 	c.hotplug = cmp.Or(user.hotplug, c.hotplug)
 	a := Finding{About: cloudDropIns, Do: "install the drop-in " + cloudInitDropIn,
@@ -56,12 +59,10 @@ func (p *Node) checkCloudInit(context.Context) ([]Finding, error) {
 	switch {
 	case c.hotplug == "on":
 		a.Severity = severe
-		a.Means = "with hotplug in the key updates, cloud-init gives the node all addresses of each ENI that is " +
-			"attached. The node then answers instead of its pods"
+		a.Means = "a file turns on the hotplug of cloud-init, in the key updates. " + hotplugMeans
 	case c.hotplug == "":
 		a.Severity = warning
-		a.Means = "no file turns off the hotplug of cloud-init, and some releases turn it on. With hotplug, " +
-			"cloud-init gives the node all addresses of each ENI that is attached"
+		a.Means = "no file turns off the hotplug of cloud-init, and some releases turn it on. " + hotplugMeans
 	case c.full != "false":
 		a.Severity = warning
 		a.Means = "at the first boot of an instance, cloud-init gives the node all addresses of the ENIs with which " +

@@ -41,7 +41,7 @@ func (p *Node) checkCloudSetup(ctx context.Context) ([]Finding, error) {
 		Means: "nm-cloud-setup gives the node every secondary address of its ENIs, and rules with preferences from " +
 			"30200 on. The node then answers instead of its pods, and the node's packets to pods take the wrong way",
 		Do: "install the drop-in " + dropIn +
-			", run systemctl daemon-reload, and reboot the node: the rules stay until the reboot",
+			", run systemctl daemon-reload, and reboot the node. The rules stay until the reboot",
 		fix: p.fileFix(dropIn, cloudSetupConf,
 			", which systemd reads at its next daemon-reload. The rules stay until the node reboots")}}, nil
 }

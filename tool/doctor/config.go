@@ -47,7 +47,8 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 		found = append(found, Finding{Severity: severe, About: files[0].Path,
 			Means: "container runtimes read only the first file of the directory, and this file is the first. So no " +
 				"pod gets a network from " + filepath.Base(p.file),
-			Do: "remove this file, or rename " + filepath.Base(p.file) + " so that its name sorts before this name"})
+			Do: "remove this file, or rename " + filepath.Base(p.file) + " so that its name sorts before the name of " +
+				"this file"})
 	}
 	return append(found, p.secondConflist(files)...), beside.Unlisted
 }

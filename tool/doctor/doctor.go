@@ -90,7 +90,7 @@ var checks = []Check{
 	{"proxy", "the mode of kube-proxy, and the routes to its Services", (*Node).checkProxy, ofNode},
 	{"state", "the registry (readable, and in memory) and the lease log", (*Node).checkState, ofNode},
 	{"refusals", "EC2 calls of this node that were refused", (*Node).checkRefusals, ofNode},
-	{"agreement", "registry, kernel, metadata and EC2 side by side", (*Node).checkAgreement, ofEC2},
+	{"agreement", "differences between registry, kernel, metadata and EC2", (*Node).checkAgreement, ofEC2},
 	{"endpoint", "the variables that choose EC2's endpoint: of the runtime, of the units, and of doctor",
 		(*Node).checkEndpoint, ofEC2},
 	{"iam", "permissions of the role, by dry runs", (*Node).checkIAM, ofEC2},
@@ -239,21 +239,21 @@ func reportOf(checks []Check, makeCheck func(Check) (found []Finding, made bool)
 // several checks do not reach EC2, only the first of their findings is an error.
 func (p *Node) notMade(c Check, err error) Finding {
 	f := Finding{Severity: warning, About: c.Name, Means: "this check could not be made: " + err.Error(),
-		Do: "correct this error, then run the check again: " + cli.Name + " doctor --check " + c.Name}
+		Do: "correct this error. Then run the check again: " + cli.Name + " doctor --check " + c.Name}
 	refused := errors.Is(err, aws.ErrDenied) && !aws.NotAllowed(err) // for example, the credentials have expired
 	if refused {
 		f.Severity = severe
 	}
 	if refused || errors.Is(err, aws.ErrNoMetadata) {
-		f.Do = aws.Hint(err) + "; then run the check again: " + cli.Name + " doctor --check " + c.Name
+		f.Do = aws.Hint(err) + ". Then run the check again: " + cli.Name + " doctor --check " + c.Name
 	}
 	if !aws.Unreached(err) {
 		return f
 	}
-	if f.Do = "first correct the error that this node does not reach EC2"; !p.unreached {
+	if f.Do = `first correct the error "this node does not reach EC2"`; !p.unreached {
 		p.unreached = true
 		f.Severity, f.Do = severe, aws.Hint(err)
-		f.Means = "this node does not reach EC2: pods that find no free address fail, and nothing is released. " +
+		f.Means = "this node does not reach EC2, so ADDs that find no free address fail, and no address is released. " +
 			err.Error()
 	}
 	return f

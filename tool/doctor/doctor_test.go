@@ -4,6 +4,7 @@
 package doctor
 
 import (
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -80,6 +81,25 @@ func TestNeighbors(t *testing.T) {
 		if got != c.want {
 			t.Errorf("limit %s, %d entries: got %q, want %q", c.limit, c.entries, got, c.want)
 		}
+	}
+}
+
+// TestNeighborsOfPods: a node has more pods than the configuration says. Each pod has an address of each family, so the
+// number of pods is half the number of leases.
+func TestNeighborsOfPods(t *testing.T) {
+	s := &registry.State{}
+	for i := range 600 {
+		s.Leases.Set(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), registry.Lease{})
+		s.Leases.Set(netip.AddrFrom16([16]byte{0xfd, 14: byte(i >> 8), 15: byte(i)}), registry.Lease{})
+	}
+	n := &Node{state: s, neighborCount: func(string) int { return 0 },
+		kernel: &Snapshot{Answers: map[string]string{"net/ipv4/neigh/default/gc_thresh3": "16384",
+			"net/ipv6/neigh/default/gc_thresh3": "32768"}}}
+	found, err := n.checkNeighbors(t.Context())
+	want(t, err)
+	if len(found) != 1 || !strings.Contains(found[0].Means, "too low for 600 pods") ||
+		!strings.Contains(found[0].Do, "set this sysctl to 32768") {
+		t.Errorf("got %+v", found)
 	}
 }
 

@@ -134,7 +134,7 @@ func (p *Node) egressLost(ports map[string]int, outdated map[string]repair.Outda
 func lostEgress(pod string, err error) Finding {
 	return Finding{Severity: severe, About: "pod " + pod, Means: err.Error(),
 		Do: "delete the pod: the next pod gets a complete egress. Then look for the program that removed the object. " +
-			"Pods of an earlier release have fewer objects, so doctor reports them, too"}
+			"Doctor also reports a pod that an earlier release has made, because such a pod has fewer objects"}
 }
 
 // egressKernel tries whether the kernel makes tunnels in the families of the gateways, and returns a finding for each
@@ -177,7 +177,8 @@ func refusingGateways(ctx context.Context, name string, e egress.Egress, port in
 				Means: fmt.Sprintf("the gateway refuses UDP port %d. Its Service has no endpoint, or a pod behind "+
 					"the Service is no router, or this node's firewall forbids the packet", port),
 				Do: "look at the endpoints of the Service (kubectl get endpointslices -A), and start the routers " +
-					"again. The Service's port and targetPort must be egressPort"})
+					"again. The Service's port and targetPort must be egressPort, and this node's firewall must " +
+					"allow this port"})
 		}
 	}
 	return found
@@ -253,8 +254,8 @@ func silentRouter(p view.EgressPod) (Finding, bool) {
 		Means: fmt.Sprintf("the router has forwarded %d packets of clients, but no answer has come. The router may "+
 			"have no route to the destinations",
 			p.Forwarded),
-		Do: "look at the route table of the subnet of the router's ENI (a NAT gateway, a transit gateway). Also look " +
-			"at the security groups of the ENI, and at the network ACL"}, lost
+		Do: "the subnet of the router's ENI needs a route to the destinations, for example by a NAT gateway. The " +
+			"ENI's security groups and the subnet's network ACL must allow the packets"}, lost
 }
 
 // unansweredFinding returns the finding about a client that reaches no router.
@@ -262,8 +263,8 @@ func unansweredFinding(client string, r nl.Route, port int) Finding {
 	return Finding{Severity: severe, About: "client " + client,
 		Means: fmt.Sprintf("no router behind the gateway %s answers, so the client does not reach %s", r.Via, r.Dst),
 		Do: fmt.Sprintf("allow UDP port %d between the security groups of clients and routers, in and out. Run "+
-			"cni-tool egress on the routers' nodes to see whether the routers run, and were started with this "+
-			"configuration", port)}
+			"cni-tool egress on the routers' nodes to see whether the routers run. Run cni-tool doctor --check egress "+
+			"there to see whether they follow this configuration", port)}
 }
 
 // routerAnswers sends a packet into the tunnel, and reports whether a router answers. The packet has the lowest hop

@@ -45,7 +45,7 @@ func (p *Node) checkEndpoint(ctx context.Context) ([]Finding, error) {
 			found = append(found, Finding{Severity: note, About: at.name, Means: "the environment has " +
 				strings.Join(names, " and ") +
 				", but plugins and tool do not read these variables, and use other credentials",
-				Do: "if plugins and tool are to use the role of the instance, do nothing. Otherwise set " +
+				Do: "if plugins and tool should use the role of the instance, do nothing. Otherwise set " +
 					"AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"})
 		}
 		settings, err := at.env.Settings(ctx, region)
@@ -73,7 +73,8 @@ func settingDifferences(these, those []aws.Setting) string {
 	var all []string
 	for i, s := range these {
 		if o := those[i]; s.Value != o.Value {
-			all = append(all, fmt.Sprintf("%s is %s here, and %s there", s.Name, settingText(s), settingText(o)))
+			all = append(all, fmt.Sprintf("%s is %s, but for the plugins it is %s", s.Name, settingText(s),
+				settingText(o)))
 		}
 	}
 	return strings.Join(all, "; ")

@@ -72,8 +72,8 @@ func (p *Node) droppingSources(c nl.DroppingChain) []Finding {
 	for a := range p.state.Leases.Keys() {
 		if c.From.Contains(a) {
 			return []Finding{{Severity: warning, About: "nft chain " + c.Name,
-				Means: fmt.Sprintf("a rule drops packets from %s, and pods have such addresses, such as %s. Then "+
-					"the node gets no answer from these pods, and probes of the kubelet fail", c.From, a),
+				Means: fmt.Sprintf("a rule drops packets from %s. Pods have addresses in this range, for example "+
+					"%s. The node gets no answers from these pods, so probes of the kubelet fail", c.From, a),
 				Do: "remove the rule, or let an earlier rule accept packets of the links veth*. For Tailscale, " +
 					"run tailscale set --netfilter-mode=nodivert (docs/operations.md)"}}
 		}
@@ -95,10 +95,10 @@ func droppingFinding(c nl.DroppingChain, family string) Finding {
 		Means: "the chain drops packets that no rule accepts. If packets of pods are among these, then " +
 			what + family + ", and calls time out",
 		Do: fmt.Sprintf(`check whether a rule accepts iifname "veth*" and oifname "veth*", or iifgroup %d and `+
-			`oifgroup %[1]d (for routed pods, iifgroup & 0xff000000 == %#[2]x). If no rule does, add `+
-			`one. For Docker, add it to the chain DOCKER-USER, or set "iptables": false. For firewalld, add a zone `+
-			`with the target ACCEPT for veth+. For ufw, run ufw route allow in on veth+, and the same with out `+
-			`(docs/operations.md)`,
+			`oifgroup %[1]d (for routed pods, iifgroup & 0xff000000 == %#[2]x). If there is none, `+
+			`add such a rule. For Docker, add the rule to the chain DOCKER-USER, or set "iptables": false. For `+
+			`firewalld, add a zone with the target ACCEPT for veth+. For ufw, run ufw route allow in on veth+, and ufw `+
+			`route allow out on veth+ (docs/operations.md)`,
 			nl.OwnGroup, nl.RoutedGroup(0))}
 	if c.Empty {
 		f.Severity, f.Means = severe, "the chain drops all packets that the node forwards. "+what+family+
@@ -113,9 +113,9 @@ func droppingFinding(c nl.DroppingChain, family string) Finding {
 // The node's route to the backend does not use this veth, so the chain drops the answer.
 func sourceCheckFinding(c nl.DroppingChain, family string) Finding {
 	return Finding{Severity: warning, About: "nft chain " + c.Name,
-		Means: "the chain drops packets if the node has no route to their source by the link on which they arrive. " +
-			"Answers of Services to ipvlan pods are such packets. Then Services do not work by " + family + " for " +
-			"these pods, and calls time out",
+		Means: "a rule of the chain drops packets if the node has no route to their source by the link on which they " +
+			"arrive. Answers of Services to ipvlan pods are such packets. So Services do not work by " + family +
+			" for these pods, and calls time out",
 		Do: "let the chain accept packets of the links veth* before this rule, or remove the rule. For firewalld, " +
 			"set IPv6_rpfilter=no in firewalld.conf, and restart firewalld (docs/operations.md)"}
 }

@@ -12,6 +12,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
+// runRepair is what an operator can do about a lost object.
+var runRepair = "run " + cli.Name + " repair (cni-gc.timer also runs it)"
+
+// correctSetting is what an operator must also do about a sysctl with a wrong value.
+const correctSetting = ". Then correct the program or the file in /etc/sysctl.d that sets another value"
+
 func (p *Node) objectFix(o nl.Object) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		return o.String(), nl.Wiring{{NS: p.pool.Host, Object: o}}.Add()

@@ -65,8 +65,7 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 			Do:    "run this check again while a pod has such an ENI"})
 	} else if skipped {
 		found = append(found, Finding{Severity: note, About: "permissions on ENIs",
-			Means: "the permissions on ENIs were not checked, because this node has no ENI that was created for pods " +
-				"yet",
+			Means: "the permissions on ENIs were not checked, because this node has not created an ENI for pods yet",
 			Do: "run this check again after the first pod, or after " + cli.Name +
 				" warm, which creates an ENI if warm.min asks for one"})
 	}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/repair"
 )
@@ -80,8 +79,8 @@ func (p *Node) checkSettings(byMAC map[string]nl.Link, pods map[string]bool) (fo
 			found = append(found, Finding{Severity: warning, About: l.Name + " (" + id + ")",
 				Means: fmt.Sprintf("a pod had this whole ENI, and has changed the link: %v. The next pod that asks "+
 					"for such an ENI gets the link only after the change is undone", err),
-				Do: "the next ADD undoes the change. If this ADD fails, detach the ENI, which resets the link, or " +
-					"reboot the node",
+				Do: "the next ADD undoes the change. If this ADD fails, detach the ENI or reboot the node, to reset " +
+					"the link",
 				fix: func(context.Context) (string, error) {
 					return "put back the settings of " + l.Name, p.pool.Host.PutBack(l, e.Settings)
 				}})
@@ -99,8 +98,8 @@ func (p *Node) checkGuards() (found []Finding, err error) {
 			Means: fmt.Sprint(g.Check(p.pool.Host),
 				". A program has removed or changed the guard of the link, or an earlier release made the pods of "+
 					"the link"),
-			Do: "run " + cli.Name + " repair, as cni-gc.timer does; the next ADD at this ENI puts the guard back, " +
-				"too. Configure firewalld or nftables.service to flush only their own tables",
+			Do: runRepair + ". The next ADD at this ENI also puts the guard back. Configure firewalld or " +
+				"nftables.service to flush only their own tables",
 			fix: func(context.Context) (string, error) { return g.String(), g.Restore(p.pool.Host) }})
 	}
 	return found, err
@@ -112,8 +111,8 @@ func (p *Node) checkBoot(pods map[string]bool) (found []Finding) {
 		if e.IsBoot() && pods[id] {
 			found = append(found, Finding{Severity: note, About: id,
 				Means: "pods have addresses of the boot ENI. A pod with CAP_NET_ADMIN can give the node's own " +
-					"address to its link: the node's traffic then goes to that pod",
-				Do: "set interfaceIndex to 1, if the instance type has room for further ENIs; or give no pod " +
+					"address to its link. The node's traffic then goes to that pod",
+				Do: "set interfaceIndex to 1, if the instance type has room for further ENIs. Or give no pod " +
 					"CAP_NET_ADMIN"})
 		}
 	}
@@ -128,7 +127,7 @@ func (p *Node) checkRouters(eni string, l nl.Link) (found []Finding) {
 		found = append(found, Finding{Severity: note, About: l.Name + " (" + eni + ")",
 			Means: "the node takes IPv6 routes and addresses from router advertisements on this link, which is for " +
 				"pods. The node's own packets may then leave by this link",
-			Do:  k.String() + ", and correct the program or the file in /etc/sysctl.d that sets another value",
+			Do:  k.String() + correctSetting,
 			fix: p.objectFix(k)})
 	}
 	return found
@@ -190,6 +189,9 @@ func (p *Node) checkUnshared(l nl.Link) error {
 // to the ENIs of pods, if this MTU is at most vpcMTU.
 const vpcMTU = 9001
 
+// drainForMTU is how an ENI gets another MTU.
+const drainForMTU = "drain the node. The next ADD then gives the ENI the boot ENI's MTU"
+
 // checkLink checks the link of an ENI. bootMTU is the MTU of the boot ENI. podMTU is the MTU that a conflist gives to
 // pods of this ENI. If used is false, no pod uses the link. The link may then be down, for example after a pod has
 // returned the whole ENI.
@@ -200,14 +202,14 @@ func (p *Node) checkLink(eni string, l nl.Link, bootMTU, podMTU int, used bool) 
 	}
 	if !l.Up && used {
 		up := nl.Up{Dev: l.Name}
-		add("the link is down: its pods reach nothing", up.String(), p.objectFix(up))
+		add("the link is down, so pods on this ENI do not reach the VPC", up.String(), p.objectFix(up))
 	}
 	if podMTU > l.MTU {
 		add(fmt.Sprintf("the link's MTU is %d, but the conflist gives pods the MTU %d, so each ADD on this ENI fails",
 			l.MTU, podMTU),
 			"lower the mtu of ipvlan in the conflist", nil)
 		if bootMTU >= podMTU {
-			found[len(found)-1].Do += ", or drain the node: the next ADD gives the ENI the boot ENI's MTU"
+			found[len(found)-1].Do += ". Or " + drainForMTU
 		}
 	} else if bootMTU > l.MTU && bootMTU <= vpcMTU {
 		means := fmt.Sprintf("the link's MTU is %d, and the MTU of the boot ENI is %d, so pods on this ENI send "+
@@ -217,7 +219,7 @@ func (p *Node) checkLink(eni string, l nl.Link, bootMTU, podMTU int, used bool) 
 		if up := (nl.Up{Dev: l.Name, MTU: bootMTU}); shared == nil || !l.Up && !errors.Is(shared, nl.ErrShared) {
 			add(means, up.String(), p.objectFix(up))
 		} else { // no fix while other links use this link, because all slaves of this link would get the new MTU, too
-			add(means, "drain the node: the next ADD gives the ENI the boot ENI's MTU", nil)
+			add(means, drainForMTU, nil)
 		}
 		found[len(found)-1].Severity = warning
 	}

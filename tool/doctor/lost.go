@@ -13,7 +13,6 @@ import (
 	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/repair"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
@@ -62,8 +61,7 @@ func (p *Node) isPodSysctl(n conf.Network, s nl.Step) bool {
 // lostByPod returns the findings about one running pod.
 func (p *Node) lostByPod(l repair.Loss) (found []Finding) {
 	about := l.Veth + " of " + l.Owner()
-	put := Finding{Severity: severe, About: about, Do: "run " + cli.Name +
-		" repair, as cni-gc.timer does, or delete the pod", fix: p.podFix(l)}
+	put := Finding{Severity: severe, About: about, Do: runRepair + ", or delete the pod", fix: p.podFix(l)}
 	switch {
 	case l.Unpaired:
 		put.Means = "the veth pair of a running pod is gone. The pod reaches the VPC, but neither its node, nor " +
@@ -76,15 +74,15 @@ func (p *Node) lostByPod(l repair.Loss) (found []Finding) {
 		}
 		if p.acceptsRouters(l.Veth) {
 			put.Severity = severe
-			put.Means += ". The node accepts router advertisements of the pod: a process in the pod that may send " +
-				"raw packets can become the node's IPv6 router"
+			put.Means += ". The node accepts router advertisements of the pod, so a process in the pod with " +
+				"CAP_NET_RAW can become the node's IPv6 router"
 		}
 		found = append(found, put)
 	}
-	const replace = "delete the pod: its controller makes a new one"
 	if l.Changed != nil {
-		found = append(found, Finding{Severity: severe, About: about, Means: "repair cannot put this back: " +
-			oneLine(l.Changed), Do: replace})
+		found = append(found, Finding{Severity: severe, About: about,
+			Means: "the pod's network on the node has a fault that repair cannot correct: " + oneLine(l.Changed),
+			Do:    replacePod})
 	}
 	if len(l.Pod) > 0 {
 		var lost []string
@@ -93,11 +91,14 @@ func (p *Node) lostByPod(l repair.Loss) (found []Finding) {
 		}
 		found = append(found, Finding{Severity: severe, About: l.Owner(),
 			Means: "in the pod's own namespace, these objects are missing or wrong: " + strings.Join(lost, "; "),
-			Do: replace + ". repair does not change that namespace, because the pod's own programs may have made " +
+			Do: replacePod + ". repair does not change that namespace, because the pod's own programs may have made " +
 				"the change"})
 	}
 	return found
 }
+
+// replacePod is what an operator must do if repair cannot correct the network of a pod.
+const replacePod = "delete the pod. Its controller makes a new pod"
 
 // acceptsRouters reports whether the node accepts router advertisements that arrive by a link (ipv6_accept_ra).
 func (p *Node) acceptsRouters(link string) bool {
@@ -110,9 +111,7 @@ func (p *Node) acceptsRouters(link string) bool {
 // knows. l is the node's end of the pod's pair.
 func unknownPod(l nl.Link) Finding {
 	return Finding{Severity: severe, About: l.Name + " (" + l.Alias + ")",
-		Means: "the node has lost its routes to this pod, and repair cannot put them back. Neither the registry nor " +
-			"the container runtime has the attachment. Node and pod do not reach each other",
-		Do: "delete the pod: its controller makes a new one"}
+		Means: repair.UnknownPod + ". " + cutOff, Do: replacePod}
 }
 
 // wiringText returns the objects of a wiring as one line for people.
@@ -129,6 +128,12 @@ func oneLine(err error) string {
 	text := strings.ReplaceAll(err.Error(), ": "+fs.ErrNotExist.Error(), "")
 	return strings.Join(strings.Fields(strings.ReplaceAll(text, "\n", "; ")), " ")
 }
+
+// The consequences of lost routes to a pod: of both routes, and of one route.
+const (
+	cutOff  = "Node and pod do not reach each other, so probes fail. The pod reaches neither Services nor the internet"
+	onSpare = "The spare route is still there, but by this route the node may send from a wrong address"
+)
 
 // lossConsequence says what a pod cannot do because the node has lost a part of the pod's wiring.
 func lossConsequence(l repair.Loss) string {
@@ -162,18 +167,18 @@ func lossConsequence(l repair.Loss) string {
 	}
 	switch {
 	case cut:
-		return "Node and pod do not reach each other: probes fail, and so do Services and the internet"
+		return cutOff
 	case still:
-		return "The kernel drops the packets of this pod that arrive by this link and that the node should forward. " +
-			"Services or the internet fail; for a routed pod, also the VPC"
+		return "The node drops packets that it should forward for the pod, so Services or the internet may fail. For " +
+			"a routed pod, the VPC may also fail"
 	case services:
-		return "Calls to Services fail, or leave by the node with the node's address, and bypass the pod's security " +
-			"groups"
+		return "Calls to Services fail. Or the node sends them from its own address, so they bypass the pod's " +
+			"security groups"
 	case large:
 		return "Calls to Services hang as soon as the pod sends large packets. The pod's link to the VPC has a " +
 			"smaller MTU than its pair, and the routes do not know this MTU"
 	case source:
-		return "The spare route is still there, but with this route the node may send from the wrong address"
+		return onSpare
 	case unnamed:
 		return "The pod works, but its CHECK fails, and some runtimes then start the pod again"
 	}
@@ -197,12 +202,12 @@ func (p *Node) podFix(l repair.Loss) func(context.Context) (string, error) {
 func (p *Node) lostFinding(n conf.Network, s nl.Step) Finding {
 	a := Finding{Severity: severe, About: repair.Brief(s.Object),
 		Means: "another program has removed or changed this object, so pods reach only a part of the cluster",
-		Do:    "run " + cli.Name + " repair, as cni-gc.timer does; the next ADD puts the object back, too",
+		Do:    runRepair + ". The next ADD also puts the object back",
 		fix:   p.networkFix(n, s)}
 	switch route := s.Object.(type) {
 	case nl.Route:
 		a.Means = p.routeConsequence(route)
-		a.Do = "run " + cli.Name + " repair, as cni-gc.timer does"
+		a.Do = runRepair
 		return a
 	case nl.Table:
 	default:
@@ -230,10 +235,9 @@ func (p *Node) routeConsequence(r nl.Route) string {
 	spare := nl.Route{Dst: r.Dst, Dev: r.Dev, Metric: ptp.SpareMetric}
 	if r.Dst.Addr().Is4() && spare.Check(p.pool.Host) == nil {
 		return "the node has lost its route to a pod, for example because the node's address was removed and added " +
-			"again. The spare route is still there, but with this route the node may send from the wrong address"
+			"again. " + onSpare
 	}
-	return "the node has lost its routes to a pod. Node and pod do not reach each other: probes fail, and so do " +
-		"Services and the internet"
+	return "the node has lost its routes to a pod. " + cutOff
 }
 
 // networkFix returns the fix for the lost object of a network in the step s. The fix puts back all lost objects of the

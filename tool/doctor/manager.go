@@ -30,6 +30,6 @@ func (p *Node) checkManager(ctx context.Context) ([]Finding, error) {
 	return []Finding{{Severity: severe, About: "NetworkManager",
 		Means: "NetworkManager has no setting unmanaged-devices for the ENIs of pods, so it adds addresses and " +
 			"routes to these ENIs",
-		Do: "if every ENI except the boot ENI is for pods, run: systemctl enable --now cni-links.service; " +
-			"otherwise set unmanaged-devices for the ENIs of pods"}}, nil
+		Do: "if every ENI except the boot ENI is for pods, run: systemctl enable --now cni-links.service. " +
+			"Otherwise set unmanaged-devices for the ENIs of pods"}}, nil
 }

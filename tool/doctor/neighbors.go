@@ -32,15 +32,19 @@ func (p *Node) checkNeighbors(context.Context) ([]Finding, error) {
 	for _, l := range p.ours {
 		pods = max(pods, l.IPAM.MaxPods)
 	}
-	if pods == 0 {
-		pods = conf.KubeletPods
-	}
-	want := 1024
-	for want < max(pods, p.state.Leases.Len())*neighborsPerPod {
-		want *= 2
+	leased := map[string]int{} // how many pods have an address of a family
+	for a, l := range p.state.Leases.All() {
+		if l.NIC == 0 {
+			leased[strings.ToLower(nl.FamilyOf(a).String())]++
+		}
 	}
 	var found []Finding
 	for _, family := range []string{"ipv4", "ipv6"} {
+		pods := max(cmp.Or(pods, conf.KubeletPods), leased[family])
+		want := 1024
+		for want < pods*neighborsPerPod {
+			want *= 2
+		}
 		key := "net/" + family + "/neigh/default/gc_thresh3"
 		text, err := p.kernel.Sysctl(key)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -51,19 +55,20 @@ func (p *Node) checkNeighbors(context.Context) ([]Finding, error) {
 			return found, err
 		}
 		a, to := Finding{Severity: warning, About: strings.ReplaceAll(key, "/", "."),
-			Means: fmt.Sprintf("the limit for all pods together is %d neighbours, but %d pods may need %d. Above the "+
-				"limit, connections fail at random (in dmesg: neighbour table overflow)", limit, pods, want)}, want
+			Means: fmt.Sprintf("the neighbour table has a limit of %d entries for all pods together, which is too low "+
+				"for %d pods. ", limit, pods)}, want
 		if entries := p.neighborCount(family); entries > limit*9/10 {
 			// The table is nearly full with the present limit, which may be higher than want.
 			to = max(want, 2*limit)
-			a.Severity, a.Means = severe, fmt.Sprintf("the table has %d neighbours, and its limit is %d. At the "+
-				"limit, connections fail at random", entries, limit)
+			a.Severity, a.Means = severe, fmt.Sprintf("the neighbour table has %d entries, and its limit is %d. ",
+				entries, limit)
 		} else if limit >= want {
 			continue
 		}
 		a.fix = p.limitFix(to)
-		a.Do = fmt.Sprintf("in %[2]s, set this sysctl to %[1]d, gc_thresh2 to half of %[1]d, and gc_thresh1 to a "+
-			"quarter", to, sysctlFile)
+		a.Means += "At the limit, connections fail at random (in dmesg: neighbor table overflow)"
+		a.Do = fmt.Sprintf("in %s, set this sysctl to %d, gc_thresh2 to %d, and gc_thresh1 to %d. Then run: "+
+			"sysctl --system", sysctlFile, to, to/2, to/4)
 		found = append(found, a)
 	}
 	return found, nil

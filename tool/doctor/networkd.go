@@ -52,8 +52,8 @@ func (p *Node) checkNetworkd(ctx context.Context) ([]Finding, error) {
 		if s.isLater() {
 			file, f.fix = s.file, nil
 		}
-		f.Do = "set " + key + "=no in " + file + ". When ManageForeignRoutes and ManageForeignRoutingPolicyRules " +
-			"are no, restart systemd-networkd"
+		f.Do = "set " + key + "=no in " + file + ". When both ManageForeignRoutes and " +
+			"ManageForeignRoutingPolicyRules are no, restart systemd-networkd"
 		found = append(found, f)
 	}
 	slices.SortFunc(found, func(a, b Finding) int { return strings.Compare(a.About, b.About) })
@@ -153,7 +153,7 @@ func (p *Node) networkdFix(ctx context.Context) func() (string, error) {
 			return "", err
 		}
 		if err := p.networkdRemovalError(); err != nil {
-			return "", fmt.Errorf("%s, and did not restart systemd-networkd: %w", did, err)
+			return "", fmt.Errorf("%s, but did not restart systemd-networkd: %w", did, err)
 		}
 		if !p.hasSystemd() {
 			return did + ", which systemd-networkd reads at its next start", nil

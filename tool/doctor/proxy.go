@@ -77,9 +77,10 @@ func (p *Node) servicesByENI(n conf.Network) (found []Finding, err error) {
 		found = append(found, Finding{Severity: severe, About: fmt.Sprintf("network %s: %s in %v, for example %v",
 			n.Name, cli.Count(len(services), "ClusterIP"), dst, services[0]),
 			Means: fmt.Sprintf("pods send packets to %v by their ENI, but the VPC does not know Services. So these "+
-				"Services, perhaps with DNS, do not answer", dst),
-			Do: fmt.Sprintf("add the CIDR of the cluster's Services to hostCidrs in %s: the kube-apiserver's "+
-				"--service-cluster-ip-range. Running pods keep their old routes, so delete these pods", n.File)})
+				"Services do not answer. DNS may be one of these Services", dst),
+			Do: fmt.Sprintf("add the CIDR of the cluster's Services (--service-cluster-ip-range of the "+
+				"kube-apiserver) to hostCidrs in %s. Running pods keep their old routes, so delete the running pods",
+				n.File)})
 	}
 	return found, nil
 }

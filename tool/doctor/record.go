@@ -214,10 +214,10 @@ type Failures map[string]string
 // errorOf returns why there is no answer to a question. If there is an answer, it returns nil.
 func (a *Answers) errorOf(question string) error {
 	if !slices.Contains(a.Asked, question) {
-		return errors.New("no check has asked EC2 for " + question)
+		return errors.New("no check has asked EC2 or metadata for " + question)
 	}
 	if why := a.Failed[question]; why != "" {
-		return errors.New("EC2 or the metadata service did not answer: " + why)
+		return errors.New("EC2 or metadata did not return " + question + ": " + why)
 	}
 	return nil
 }
@@ -236,9 +236,9 @@ func (a *Answers) recordAnswer(question string, err error, set func()) {
 }
 
 const (
-	askedInstance = "the instance"
-	askedAttached = "its ENIs"
-	askedLimits   = "the limits of its type"
+	askedInstance = "the properties of the instance"
+	askedAttached = "the ENIs of the instance"
+	askedLimits   = "the limits of the instance type"
 	askedSubnets  = "the subnets"
 )
 

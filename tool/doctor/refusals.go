@@ -26,7 +26,7 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 	for _, action := range slices.Sorted(maps.Keys(p.state.NotBefore)) {
 		if until := p.state.NotBefore[action]; until.After(now) {
 			found = append(found, Finding{Severity: warning, About: "ec2:" + action,
-				Means: "EC2 throttles this action for the account. This node repeats the call after " +
+				Means: "EC2 throttles this action for the account. This node does not call the action for another " +
 					view.Brief(until.Sub(now)),
 				Do: "to make fewer calls, use larger batches (ipBatchSize), prefixes, or ENIs from the launch " +
 					"template"})
@@ -45,14 +45,15 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 	}
 	if until := p.state.Instance.FullUntil; until.After(now) {
 		found = append(found, Finding{Severity: warning, About: p.state.Instance.ID,
-			Means: "EC2 has refused to attach another ENI to this instance; this node asks again in " +
+			Means: "EC2 has refused to attach another ENI to this instance. This node asks again in " +
 				view.Brief(until.Sub(now)),
-			Do: "detach ENIs that others have attached, or EBS volumes, which take slots on most Nitro types; use " +
-				"prefixes, or lower --max-pods of the kubelet (" + cli.Name + " maxpods)"})
+			Do: "detach ENIs that others have attached. Or detach EBS volumes, because on most Nitro types, ENIs and " +
+				"volumes share one limit. Or use prefixes. Or lower --max-pods of the kubelet to the number that " +
+				cli.Name + " maxpods prints"})
 	}
 	if until := p.state.Instance.QuotaUntil; until.After(now) {
 		found = append(found, Finding{Severity: warning, About: "quota",
-			Means: "the account can have no more ENIs in this region; this node asks again in " +
+			Means: "the account can have no more ENIs in this region. This node asks again in " +
 				view.Brief(until.Sub(now)),
 			Do: "delete unused ENIs (" + cli.Name + " eni-gc), or ask AWS to raise the quota of network interfaces"})
 	}

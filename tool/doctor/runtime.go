@@ -35,7 +35,7 @@ func (p *Node) checkRuntime(ctx context.Context) ([]Finding, error) {
 	}
 	return []Finding{{Severity: note, About: "containerd " + release,
 		Means: "if containerd of this release is killed before it has recorded the ADD of a pod, it calls no DEL for " +
-			"the pod. The pod's address then stays leased until cni-gc.timer frees the address",
+			"the pod. The pod's address then stays leased until cni-gc.timer ends the lease",
 		Do: "keep cni-gc.timer, or install containerd 1.7.31, 2.0.10, 2.1.7, 2.2.2, 2.3.0 or a later release"}}, nil
 }
 

@@ -83,7 +83,7 @@ func checkSlave(l registry.Lease, config ipvlan.Config) (found []Finding, err er
 				"the link's mode is %s, but the conflist has %s. The next ADD on this ENI changes the mode of all "+
 					"its pods",
 				link.Mode, want),
-			"drain the node before you change mode; give networks with different modes ENIs of their own", nil)
+			"drain the node before you change mode. Give networks with different modes ENIs of their own", nil)
 	}
 	return found, nil
 }

@@ -107,14 +107,14 @@ func (s *Snapshot) Cut() bool {
 	case listRoutes:
 		s.Route = s.Route[:left]
 	}
-	s.Lacks[longest] = fmt.Sprintf("the bundle has room only for the first %d", left)
+	s.Lacks[longest] = fmt.Sprintf("it has room only for the first %d", left)
 	return lengths[longest] > 1
 }
 
 // listError returns an error if a list is missing or not complete.
 func (s *Snapshot) listError(list string) error {
 	if why := s.Lacks[list]; why != "" {
-		return fmt.Errorf("the %s of the node are not known: %s", list, why)
+		return fmt.Errorf("the bundle does not have all %s of the node: %s", list, why)
 	}
 	return nil
 }

@@ -51,18 +51,17 @@ func (p *Node) checkSubnets(ctx context.Context) ([]Finding, error) {
 			v4 = v4 || s.CIDR.IsValid()
 		}
 		few := max(p.state.Instance.IPv4PerENI, pool.Warm.Min, 16)
-		switch {
-		case v4 && free == 0:
-			found = append(found, Finding{Severity: severe, About: about, Means: "the pool's subnets in " + zone +
-				" have no free address: " + subnetIDs(fit),
-				Do: "add another subnet for pods to the VPC, with the tags in subnetTags"})
-		case v4 && free < few:
-			found = append(found, Finding{Severity: warning, About: about,
-				Means: fmt.Sprintf("the pool's subnets in %s have %d free addresses, fewer than one ENI can have: %s",
-					zone,
-					free, subnetIDs(fit)),
-				Do: "add another subnet for pods to the VPC, with the tags in subnetTags"})
+		if !v4 || free >= few {
+			continue
 		}
+		f := Finding{Severity: warning, About: about,
+			Means: fmt.Sprintf("the pool's subnets in %s together have %d free IPv4 addresses: %s", zone, free,
+				subnetIDs(fit)),
+			Do: "add another subnet for pods to the VPC, with the tags in subnetTags"}
+		if free == 0 {
+			f.Severity = severe
+		}
+		found = append(found, f)
 	}
 	return found, nil
 }

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
@@ -43,9 +42,7 @@ func (p *Node) checkSysctls(context.Context) ([]Finding, error) {
 		}
 		found = append(found, Finding{Severity: k.severity, About: strings.TrimPrefix(k.String(), "sysctl -w "),
 			Means: err.Error() + ". " + k.means,
-			Do: k.String() + ", or run " + cli.Name +
-				" repair, as cni-gc.timer does; and correct the file in /etc/sysctl.d that sets another value",
-			fix: p.objectFix(k.Sysctl)})
+			Do:    k.String() + ", or " + runRepair + correctSetting, fix: p.objectFix(k.Sysctl)})
 	}
 	return found, nil
 }
@@ -78,7 +75,7 @@ func (p *Node) podSysctls(c ptp.Config) []podSysctl {
 		routed := "net/ipv6/conf/" + c.HostInterface + "/accept_ra"
 		if host("net/ipv6/conf/all/forwarding") == "1" && host(routed) == "1" {
 			need(routed, "2", severe,
-				"With 1, a node that forwards IPv6 ignores routers, and loses its default route")
+				"With the value 1, a node that forwards IPv6 ignores routers, and loses its default route")
 		}
 	}
 	if ports := c.NodePorts; (ports == nil || *ports != "") && host("net/ipv4/conf/all/rp_filter") != "2" {

@@ -23,10 +23,10 @@ import (
 
 // checkTimers checks that collections run, and that pools are refilled.
 func (p *Node) checkTimers(ctx context.Context) ([]Finding, error) {
-	why := map[string]string{"cni-gc.timer": "leases of pods that ended without a DEL stay, and addresses and ENIs " +
-		"are never released"}
+	why := map[string]string{"cni-gc.timer": "If a pod ends without a DEL, its lease stays. Addresses and ENIs are " +
+		"never released"}
 	if means := p.withoutWarm(); len(means) > 0 {
-		why["cni-warm.path"] = strings.Join(means, "; ")
+		why["cni-warm.path"] = strings.Join(means, ". ")
 	}
 	if p.root == "" && view.CollectedLately() {
 		delete(why, "cni-gc.timer") // another program collects
@@ -40,12 +40,11 @@ func (p *Node) checkTimers(ctx context.Context) ([]Finding, error) {
 		if installed && p.isEnabled(unit) && (!p.hasSystemd() || p.isActive(ctx, unit)) {
 			continue
 		}
-		a := Finding{Severity: severe, About: unit, Means: "this unit is not enabled, or not active: " + why[unit],
+		a := Finding{Severity: severe, About: unit, Means: "this unit is not enabled, or not active. " + why[unit],
 			Do: "systemctl enable --now " + unit, fix: p.enableFix(unit)}
 		if !installed {
-			a.Means, a.Do, a.fix = "this unit is not "+
-				"installed: "+why[unit], "install the package. Or, on a node without systemd, run "+
-				cli.Name+" maintain", nil
+			a.Means, a.Do, a.fix = "this unit is not installed. "+why[unit],
+				"install the package. Or, on a node without systemd, run "+cli.Name+" maintain", nil
 		}
 		found = append(found, a)
 	}
@@ -56,11 +55,11 @@ func (p *Node) checkTimers(ctx context.Context) ([]Finding, error) {
 // unit. The unit also starts cni-release.path.
 func (p *Node) withoutWarm() (means []string) {
 	if slices.ContainsFunc(p.conflists.Pools(), func(q lease.Policy) bool { return q.Warm.Min > 0 }) {
-		means = append(means, "no process refills the pools to warm.min, so ADDs wait for EC2")
+		means = append(means, "No process refills the pools to warm.min, so ADDs wait for EC2")
 	}
 	if slices.ContainsFunc(p.ours, releasesRequested) {
-		means = append(means, "no process releases at once what pods had asked for. So a pod that moves to another "+
-			"node waits there for the next collection here")
+		means = append(means, "No process releases at once the addresses and ENIs for which pods have asked. So a pod "+
+			"that moves to another node waits there for the next collection on this node")
 	}
 	return means
 }
@@ -86,8 +85,8 @@ func (p *Node) checkTool() []Finding {
 			return nil
 		}
 		return []Finding{{Severity: severe, About: file,
-			Means: "our units run this program, which is not of this project. The original's registry-gc does not " +
-				"know our leases, and may release an address of a new pod",
+			Means: "our units run this program, which is not of this project. It may be the original's tool, whose " +
+				"registry-gc does not know our leases, and may release an address of a new pod",
 			Do: "delete this program. If no other directory has our program, install the package again"}}
 	}
 	return nil
