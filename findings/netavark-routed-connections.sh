@@ -51,8 +51,8 @@ cases() {
 	ip -n client route add 10.2.0.0/24 via 10.1.0.1 && ip -n server route add 10.1.0.0/24 via 10.3.0.1
 	for name in client server; do ip netns exec "$name" sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.eth{0,1}.rp_filter=0; done
 	sysctl -qw net.ipv4.ip_forward=1
-	ip netns exec server python3 -m http.server 80 --bind 10.2.0.2 >/dev/null 2>&1 & trap "kill $!" EXIT
-	sleep 2
+	ip netns exec server python3 -m http.server 80 --bind 10.2.0.2 >/dev/null 2>&1 & server=$!
+	trap 'kill $server' EXIT && sleep 2
 	netavark --version
 	ask 'before'
 	netavark setup /run/netns/pod <network.json >/dev/null
