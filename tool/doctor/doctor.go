@@ -88,7 +88,7 @@ var checks = []Check{
 		(*Node).checkFirewall, ofNode},
 	{"policy", "engines for NetworkPolicy that do not restrict some pods of the node", (*Node).checkPolicy, ofNode},
 	{"proxy", "the mode of kube-proxy, and the routes to its Services", (*Node).checkProxy, ofNode},
-	{"state", "the registry (readable, and in memory) and the lease log", (*Node).checkState, ofNode},
+	{"state", "the registry (its file, directory and lock) and the lease log", (*Node).checkState, ofNode},
 	{"refusals", "EC2 calls of this node that were refused", (*Node).checkRefusals, ofNode},
 	{"agreement", "differences between registry, kernel, metadata and EC2", (*Node).checkAgreement, ofEC2},
 	{"endpoint", "the variables that choose EC2's endpoint: of the runtime, of the units, and of doctor",

@@ -44,7 +44,7 @@ func (p *Node) checkEndpoint(ctx context.Context) ([]Finding, error) {
 		if names := at.env.Unread(); len(names) > 0 {
 			found = append(found, Finding{Severity: note, About: at.name, Means: "the environment has " +
 				strings.Join(names, " and ") +
-				", but plugins and tool do not read these variables, and use other credentials",
+				", but plugins and tool do not read such variables, and use other credentials",
 				Do: "if plugins and tool should use the role of the instance, do nothing. Otherwise set " +
 					"AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"})
 		}

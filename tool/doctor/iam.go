@@ -52,7 +52,7 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 				found = append(found, Finding{Severity: severe, About: "ec2:" + action,
 					Means: "the instance role does not allow this action" + on.poolText(action, at) + ": " +
 						err.Error(),
-					Do: "add the action to the policy of the role: " + policyCommand(self.Region, on.untagged) +
+					Do: "add the action to the policy of the role. " + policyCommand(self.Region, on.untagged) +
 						" prints a complete policy"})
 			case err != nil:
 				return found, err

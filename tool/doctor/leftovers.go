@@ -68,7 +68,7 @@ func (p *Node) leftBehind(s *registry.State) ([]Finding, error) {
 	for _, l := range links {
 		if owner := strayVeth(s, l); owner != "" {
 			found = append(found, Finding{Severity: warning, About: l.Name, Means: "this veth belongs to " + owner +
-				", which has no lease. Another pod may get its address",
+				", which has no lease. Another pod may get the same address",
 				Do: "if the pod is gone, run: ip link del " + l.Name + ". Otherwise delete the pod"})
 		}
 	}

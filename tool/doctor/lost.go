@@ -91,8 +91,8 @@ func (p *Node) lostByPod(l repair.Loss) (found []Finding) {
 		}
 		found = append(found, Finding{Severity: severe, About: l.Owner(),
 			Means: "in the pod's own namespace, these objects are missing or wrong: " + strings.Join(lost, "; "),
-			Do: replacePod + ". repair does not change that namespace, because the pod's own programs may have made " +
-				"the change"})
+			Do: replacePod + ". repair changes nothing in a pod's namespace, because the pod's own programs may have " +
+				"made the change"})
 	}
 	return found
 }
@@ -176,7 +176,7 @@ func lossConsequence(l repair.Loss) string {
 			"security groups"
 	case large:
 		return "Calls to Services hang as soon as the pod sends large packets. The pod's link to the VPC has a " +
-			"smaller MTU than its pair, and the routes do not know this MTU"
+			"smaller MTU than its pair, and the node's routes do not have this MTU"
 	case source:
 		return onSpare
 	case unnamed:

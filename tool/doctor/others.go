@@ -24,8 +24,9 @@ func (p *Node) checkOthers(context.Context) ([]Finding, error) {
 		}
 		if e.Retired {
 			found = append(found, Finding{Severity: note, About: id,
-				Means: "an operator drains this ENI (drain-interface), so no new pod gets its addresses. After its " +
-					"last pod, registry-gc deletes the ENI, if this node has created it and provision is full",
+				Means: "an operator drains this ENI (drain-interface), so no new pod gets its addresses. When " +
+					"its last pod has ended, registry-gc deletes the ENI, if this node has created it and " +
+					"provision is full",
 				Do: "to give its addresses to new pods again, run: " + cli.Name + " drain-interface --undo " + id})
 		} else if why := p.conflists.Misfit(e); why != "" {
 			found = append(found, Finding{Severity: note, About: id,

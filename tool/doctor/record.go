@@ -32,12 +32,12 @@ type Record struct {
 
 // The reasons why a record lacks data that a check needs.
 const (
-	itsFiles    = "the check reads files of the system, which do not leave the node"
+	itsFiles    = "the check reads files of the system, which a bundle does not have"
 	itsPods     = "the check looks into the namespaces of pods, or tries operations that only the node can try"
-	itsEnv      = "the check reads environments, which do not leave the node"
+	itsEnv      = "the check reads the environments of processes, which a bundle does not have"
 	itsDisk     = "the check looks at the disk and the locks of the node"
 	itsLegacy   = "the check reads the tables of iptables-legacy"
-	itsOthers   = "the check looks for chains and programs of others, which do not leave the node"
+	itsOthers   = "the check looks for chains and programs of others, which a bundle does not have"
 	itsPrograms = "the check looks at the processes of the node, and executes a program of the node"
 )
 

@@ -67,7 +67,7 @@ func (p *Node) checkLock() []Finding {
 			"fails: " +
 			first.String(),
 		Do: fmt.Sprintf("run ps -fp %d to see what the process does. A change of the registry takes milliseconds, so "+
-			"you may end the process: no address is lost", first.PID)}}
+			"you may end the process. No address is lost", first.PID)}}
 }
 
 // checkLog looks for lines of the lease log that wait in the registry. It looks twice, because another process may be

@@ -123,7 +123,7 @@ func (o Outdated) Renew(host *nl.NS) (did string, err error) {
 func Egress(_ context.Context, host *nl.NS, n conf.NetworkEgress) (did []string, failed error) {
 	for _, o := range OutdatedBy(host, n) {
 		if errors.Is(o.Err, egress.ErrRole) {
-			slog.Warn("the configuration now gives a pod another egress, but a running pod cannot change its role: "+
+			slog.Warn("the configuration now gives a pod another role in an egress, but a running pod keeps its role: "+
 				"delete the pod",
 				"pod", o.Owner(), "why", o.Err)
 			continue

@@ -81,7 +81,7 @@ func lackingOf(
 ) map[string][]netip.Prefix {
 	lacking, err := Lacking(ctx, cloud, metadata.ENIs)
 	if err != nil && !aws.NotAllowed(err) {
-		slog.Warn("EC2 did not list the CIDRs of the VPC, so they are not compared", "error", err)
+		slog.Warn("EC2 did not list the CIDRs of the VPC, so the CIDRs are not compared", "error", err)
 	}
 	for vpc, cidrs := range lacking {
 		lacking[vpc] = slices.DeleteFunc(cidrs, func(c netip.Prefix) bool {
