@@ -314,37 +314,40 @@ func TestDeallocateLost(t *testing.T) {
 	}
 }
 
-// TestDeallocateUnansweredNone: a node must change nothing in EC2. An operator releases an address, and EC2 does not
-// answer. No collection repeats the call, and a collection deletes the intent. If EC2 has not carried out the call,
-// pods can have the address.
+// TestDeallocateUnansweredNone: a network of a node must change nothing in EC2. An operator releases an address, and
+// EC2 does not answer. No collection repeats the call, and a collection deletes the intent. If EC2 has not carried out
+// the call, pods can have the address.
 func TestDeallocateUnansweredNone(t *testing.T) {
 	for name, outcome := range map[string]ec2sim.Outcome{"done": ec2sim.DoneLost, "undone": ec2sim.UndoneLost} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, "m5.large", func(w *world, _ *wires) {
-				w.policy.Batch = 4
-				w.mustAcquire(1)
-				a := w.ENIs()[1].Addrs[2]
-				time.Sleep(time.Hour)
-				w.policy.Provision = lease.ProvisionNone
-				w.EC2.Script(book.UnassignAction, slices.Repeat([]ec2sim.Outcome{outcome}, 50)...)
-				p := w.pool()
-				p.Policy = lease.Policy{} // as the tool does
-				_, err := p.Deallocate(w.Context(), a)
-				if err == nil || !strings.Contains(err.Error(), "unless provision is none") {
-					w.Errorf("Deallocate: %v", err)
-				}
-				w.EC2.Script(book.UnassignAction)
-				w.EC2.ResetCalls()
-				w.collect()
-				time.Sleep(2 * lease.StaleMetadata)
-				w.collect()
-				w.wantWrites(map[string]int{})
-				if s := w.State(); len(s.Intents) > 0 || s.Free.Has(a) != (outcome == ec2sim.UndoneLost) {
-					w.Errorf("intents %v, %s is free: %v", s.Intents, a, s.Free.Has(a))
-				}
-				w.consistent()
+		for _, other := range []lease.Provision{lease.ProvisionNone, lease.ProvisionAssign, lease.ProvisionFull} {
+			t.Run(name+", the other network has "+string(other), func(t *testing.T) {
+				inBubble(t, "m5.large", func(w *world, _ *wires) {
+					w.policy.Batch = 4
+					w.mustAcquire(1)
+					a := w.ENIs()[1].Addrs[2]
+					time.Sleep(time.Hour)
+					w.policy.Provision = lease.ProvisionNone
+					w.policy = lease.Common(w.policy, w.another(other))
+					w.EC2.Script(book.UnassignAction, slices.Repeat([]ec2sim.Outcome{outcome}, 50)...)
+					p := w.pool()
+					p.Policy = lease.Policy{} // as the tool does
+					_, err := p.Deallocate(w.Context(), a)
+					if err == nil || !strings.Contains(err.Error(), "unless a network of the node has provision none") {
+						w.Errorf("Deallocate: %v", err)
+					}
+					w.EC2.Script(book.UnassignAction)
+					w.EC2.ResetCalls()
+					w.collect()
+					time.Sleep(2 * lease.StaleMetadata)
+					w.collect()
+					w.wantWrites(map[string]int{})
+					if s := w.State(); len(s.Intents) > 0 || s.Free.Has(a) != (outcome == ec2sim.UndoneLost) {
+						w.Errorf("intents %v, %s is free: %v", s.Intents, a, s.Free.Has(a))
+					}
+					w.consistent()
+				})
 			})
-		})
+		}
 	}
 }
 

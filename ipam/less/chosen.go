@@ -69,11 +69,11 @@ func (p *Node) releaseChosen(ctx context.Context, c *Collecting) error {
 	return failed
 }
 
-// forgetReleases deletes the old intents of unfinished releases, if no network of the node may change anything in EC2.
-// On such a node, no collection repeats a release. If EC2 has not carried out the release, metadata shows the address
-// again, and pods can have the address.
+// forgetReleases deletes the old intents of unfinished releases. Collections call it if a network of the node has the
+// provision "none", because they then repeat no release. If EC2 has not carried out the release, metadata shows the
+// address again, and pods can have the address.
 func (p *Node) forgetReleases(ctx context.Context, s *registry.State) error {
-	if p.Policy.Changes || !slices.ContainsFunc(slices.Collect(maps.Values(s.Intents)), lease.ReleasesChosen) {
+	if !slices.ContainsFunc(slices.Collect(maps.Values(s.Intents)), lease.ReleasesChosen) {
 		return nil
 	}
 	return p.Registry.Change(ctx, func(s *registry.State) {

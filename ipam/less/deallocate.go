@@ -58,7 +58,7 @@ func (p *Node) Deallocate(ctx context.Context, addrs ...netip.Addr) (gone []neti
 func withFinisher(err error) error {
 	if aws.MaybeDone(err) {
 		err = fmt.Errorf("%w: the same command finishes the release, if you repeat it; the next registry-gc "+
-			"finishes the release, too, unless provision is none", err)
+			"finishes the release, too, unless a network of the node has provision none", err)
 	}
 	return err
 }
