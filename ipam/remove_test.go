@@ -633,3 +633,31 @@ func TestCollectStuck(t *testing.T) {
 		w.consistent()
 	})
 }
+
+// TestRemoveBegun: an ADD is killed between the creation and the attachment of its ENI. An operator removes the ENI,
+// and does what the refusal says. This is different if another network of the node must not create ENIs.
+func TestRemoveBegun(t *testing.T) {
+	for other, advice := range map[lease.Provision]string{lease.ProvisionFull: "run registry-gc, and try again",
+		lease.ProvisionAssign: "first wait 15 minutes", lease.ProvisionNone: "first wait 15 minutes"} {
+		inBubble(t, "m5.large", func(w *world, _ *wires) {
+			w.notGrown()
+			id := w.EC2.ENIs()[1].ID
+			p := w.pool()
+			p.Policy = lease.Common(w.policy, w.another(other))
+			p.Policy.Provision = "" // as the tool does
+			if err := p.Remove(w.Context(), id); err == nil || !strings.Contains(err.Error(), advice) {
+				w.Errorf("another network has %s, and the first attempt: %v", other, err)
+			}
+			if other != lease.ProvisionFull {
+				time.Sleep(15*time.Minute + time.Second)
+			}
+			w.collectBoth(other)
+			if err := p.Remove(w.Context(), id); err != nil && !errors.Is(err, aws.ErrNotFound) {
+				w.Errorf("another network has %s: %v", other, err)
+			}
+			if n := len(w.EC2.ENIs()); n != 1 {
+				w.Errorf("another network has %s, and there are %d ENIs", other, n)
+			}
+		})
+	}
+}

@@ -40,8 +40,9 @@ var (
 	// errAttached means that this process wanted to detach an ENI, but EC2 has not begun to detach it.
 	errAttached = errors.New("it is still attached")
 	// errAttaching means that a process of this node has begun to attach an ENI, but has not recorded the ENI yet.
-	errAttaching = errors.New("a process of this node has begun to attach it: try again when the process has ended; " +
-		"if the process was killed, try again after the next registry-gc")
+	errAttaching = errors.New("a process of this node has begun to attach it: try again when the process has ended. " +
+		"If the process was killed, run registry-gc, and try again. If a network of the node has provision assign or " +
+		"none, first wait 15 minutes")
 )
 
 // Remove detaches an ENI and deletes it. It returns an error if pods of this node use the ENI, if it is the boot ENI,
