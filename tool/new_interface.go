@@ -28,8 +28,8 @@ It creates an ENI with the security groups, attaches it, waits for its link, and
 sets the link up. The next pods use its addresses, unless its device index is below
 interfaceIndex of their configuration. registry-gc never deletes this ENI. If the
 command was interrupted, repeat it within 15 minutes: it continues with the same
-ENI. If the first run has succeeded, or if the registry was lost, for example by a
-reboot, a further run creates another ENI.` + cli.JSON("iface mac id index card boot subnet subnet_cidr secgrps vpc ips vpc_cidrs"),
+ENI. If the first run has succeeded, a further run creates another ENI. It may also
+do so if the registry was lost, for example by a reboot.` + cli.JSON("iface mac id index card boot subnet subnet_cidr secgrps vpc ips vpc_cidrs"),
 		ArgsUsage: "SECURITY-GROUP...",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "subnet_filter",

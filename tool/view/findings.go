@@ -204,9 +204,15 @@ func (k *Comparison) inPrefix(h Holding) bool {
 func (k *Comparison) judgeStray(id string) []Finding {
 	if len(k.state.Intents) > 0 || k.isEmpty() || !k.state.Rebuilt.Since.IsZero() {
 		next := "the next ADD that needs an ENI attaches it, or the next " + cli.Name + " registry-gc deletes it"
-		if k.EC2.enis[id].Tags[book.TagManaged] == "false" {
+		switch {
+		case k.EC2.enis[id].Tags[book.TagManaged] == "false":
 			next = "within 15 minutes after the interruption, repeat " + cli.Name + " new-interface, which continues " +
-				"with this ENI. Later, new-interface creates another ENI, so delete this ENI by " + cli.Name + " eni-gc"
+				"with this ENI. Later, or after a loss of the registry, new-interface may create another ENI: then " +
+				"delete this ENI by " + cli.Name + " eni-gc"
+		case k.keepsENIs:
+			next = "an ADD may attach the ENI, if the provision of the ADD's network is full. If the ENI is still " +
+				"not attached 15 minutes after the interruption, run " + cli.Name + " registry-gc, and then " +
+				cli.Name + " remove-interface " + id
 		}
 		return []Finding{{id, "this ENI was created for this node and is not attached. A process is about to attach " +
 			"the ENI, or was interrupted", next, true}}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -130,5 +131,19 @@ func TestFindingsDraining(t *testing.T) {
 				t.Errorf("got %+v, want %q", fs, c.want)
 			}
 		})
+	}
+}
+
+// TestFindingsBegun: who finishes an ENI that a killed ADD has created depends on the configuration.
+func TestFindingsBegun(t *testing.T) {
+	for keeps, want := range map[bool]string{false: "registry-gc deletes it", true: "remove-interface eni-2"} {
+		s := &registry.State{Instance: registry.Instance{ID: "i-1"},
+			Intents: map[string]registry.Intent{"a": {Action: book.AttachAction, ENI: "eni-2"}}}
+		o := Observation{Now: time.Now(), State: s, KeepsENIs: keeps, EC2: Said{true, []aws.ENI{{ID: "eni-2",
+			Status: "available", Tags: map[string]string{book.TagInstance: "i-1", book.TagManaged: "true"}}}}}
+		fs := o.Compare(func(string) time.Duration { return time.Minute }).Findings()
+		if len(fs) != 2 || !strings.Contains(fs[1].Do, want) { // the first: the registry has no ENIs
+			t.Errorf("got %+v, want %q", fs, want)
+		}
 	}
 }
