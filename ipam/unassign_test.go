@@ -5,6 +5,7 @@ package ipam
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -136,35 +137,54 @@ func TestCollectChosen(t *testing.T) {
 }
 
 // TestUnassignIncident: while EC2 does not answer, no process knows which addresses an ENI has lost, so pods cannot
-// have them. A collection tries only one ENI, so the others keep their addresses for new pods.
+// have them. A collection tries only one ENI, so the others keep their addresses for new pods. The same holds for
+// chosen addresses. A lost answer counts for the limit of the collection.
 func TestUnassignIncident(t *testing.T) {
-	w := newWorld(t, "m5.xlarge", 20)
-	w.policy.Batch = 14
-	for n := range 1 + 2*14 {
-		w.mustAcquire(n)
-	}
-	for n := range 1 + 2*14 {
-		if n%14 > 0 { // each of the ENIs has a pod still
-			w.end(n)
-		}
-	}
-	w.Age(time.Hour)
-	before := w.State().Free.Len()
-	w.EC2.Script("DescribeNetworkInterfaces", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
-	w.EC2.Script(book.UnassignAction, slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
-	w.EC2.ResetCalls()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	if _, err := w.pool().Collect(ctx, less.Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
-		t.Error("no error")
-	}
-	asked := map[string]bool{}
-	for _, c := range w.EC2.Calls() {
-		if c.Action == book.UnassignAction {
-			asked[c.Params["NetworkInterfaceId"]] = true
-		}
-	}
-	if after := w.State().Free.Len(); len(asked) != 1 || before-after > 14 {
-		t.Errorf("EC2 was asked about %d ENIs; of %d free addresses, %d are left", len(asked), before, after)
+	for _, tt := range []struct {
+		chosen    []int // of these ENIs, the free addresses were chosen by pods
+		most, out int   // the limit, and how many addresses may leave the registry
+	}{{nil, -1, 13}, {[]int{1, 2}, -1, 13}, {[]int{1}, -1, 13}, {[]int{1, 2}, 1, 1}, {[]int{1}, 1, 1}} {
+		t.Run(fmt.Sprint(tt.chosen, tt.most), func(t *testing.T) {
+			w := newWorld(t, "m5.xlarge", 20)
+			w.policy.Batch = 14
+			for n := range 1 + 2*14 {
+				w.mustAcquire(n)
+			}
+			for n := range 1 + 2*14 {
+				if n%14 > 0 { // each of the ENIs has a pod still
+					w.end(n)
+				}
+			}
+			w.Age(time.Hour)
+			w.Edit(func(s *registry.State) {
+				for _, n := range tt.chosen {
+					for _, a := range w.EC2.ENIs()[n].Addrs {
+						if s.Free.Has(a) {
+							s.Owners[a] = registry.Pod{Namespace: "db", Name: a.String()}
+						}
+					}
+				}
+			})
+			before := w.State().Free.Len()
+			w.EC2.Script("DescribeNetworkInterfaces", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
+			w.EC2.Script(book.UnassignAction, slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
+			w.EC2.ResetCalls()
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			c := less.Collection{FreeAfter: time.Minute, Max: tt.most}
+			if _, err := w.pool().Collect(ctx, c); err == nil {
+				t.Error("no error")
+			}
+			asked := map[string]bool{}
+			for _, c := range w.EC2.Calls() {
+				if c.Action == book.UnassignAction {
+					asked[c.Params["NetworkInterfaceId"]] = true
+				}
+			}
+			if out := before - w.State().Free.Len(); len(asked) != 1 || out < 1 || out > tt.out {
+				t.Errorf("EC2 was asked about %d ENIs; of %d free addresses, %d have left the registry", len(asked),
+					before, out)
+			}
+		})
 	}
 }

@@ -58,11 +58,12 @@ func (p *Node) releaseChosen(ctx context.Context, c *Collecting) error {
 	if p.Policy.Provision == lease.ProvisionNone {
 		return p.forgetReleases(ctx, s)
 	}
-	failed := p.repeatReleases(ctx, c)
+	failed := p.repeatReleases(ctx, c) // if EC2 does not answer, perhaps only these ENIs are the cause: go on
+	c.unanswered = false               // an earlier attempt may have set it
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		for _, pick := range []picker{c.chosenAddrs(netip.Addr.Is4), c.chosenAddrs(netip.Addr.Is6)} {
 			gone, err := p.releaseFrom(ctx, s, id, pick)
-			failed = errors.Join(failed, err)
+			failed, c.unanswered = errors.Join(failed, err), c.unanswered || aws.MaybeDone(err)
 			c.Unassigned = append(c.Unassigned, gone.List()...)
 		}
 	}
@@ -141,7 +142,7 @@ func (p *Node) repeatReleases(ctx context.Context, c *Collecting) error {
 		if e := s.ENIs[i.ENI]; c.isUnused(s, e, i.Addr, time.Now()) {
 			failed = errors.Join(failed, p.repeatRelease(ctx, i))
 		}
-		if errors.Is(failed, aws.ErrThrottled) {
+		if errors.Is(failed, aws.ErrThrottled) || aws.MaybeDone(failed) {
 			break // ADDs need the lock; the next collection repeats the other releases
 		}
 	}

@@ -65,4 +65,8 @@ type Collecting struct {
 	Report
 	Used lease.Used // what the kernel shows
 	kept []string   // empty ENIs that EC2 has not described or detached; the collection leaves their addresses alone
+
+	// unanswered is true if EC2 has not answered a call that unassigns. EC2 may be down, and before each further call,
+	// releaseFrom would remove free addresses from the registry. So the collection makes no further such call.
+	unanswered bool
 }

@@ -79,11 +79,7 @@ func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 				slog.Info(err.Error())
 				return failed
 			}
-			failed = errors.Join(failed, err)
-			if aws.MaybeDone(err) {
-				// EC2 may be down. Before each further call, releaseFrom would remove free addresses from the registry.
-				return failed
-			}
+			failed, c.unanswered = errors.Join(failed, err), c.unanswered || aws.MaybeDone(err)
 			c.Unassigned, c.Returned = append(c.Unassigned, gone.List()...), append(c.Returned, gone.CIDRs()...)
 		}
 	}
@@ -232,7 +228,10 @@ func (c *Collecting) spareAddrs(s *registry.State, id string, now time.Time) int
 
 // left returns how many more addresses the collection may unassign.
 func (c *Collecting) left() int {
-	if c.Max < 0 {
+	switch {
+	case c.unanswered:
+		return 0
+	case c.Max < 0:
 		return math.MaxInt
 	}
 	return c.Max - len(c.Unassigned) - book.BlockSize*len(c.Returned)
