@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os/exec"
 	"strings"
 	"testing"
 )
@@ -54,5 +55,23 @@ func TestForeignText(t *testing.T) {
 	if err := json.Unmarshal([]byte(answer("-o", "json")), &back); err != nil ||
 		back[0].Pod != strings.ToValidUTF8(name, "\ufffd") {
 		t.Errorf("JSON has %q, %v", back, err)
+	}
+}
+
+// TestExitStatus: the exit status of another program does not set the exit status of the tool, and does not hide an
+// error that sets it.
+func TestExitStatus(t *testing.T) {
+	program := exec.Command("false").Run()
+	misnamed := unknownCommand("x", &App{})
+	for _, tt := range []struct {
+		err  error
+		want int
+	}{
+		{nil, 0}, {program, 1}, {misnamed, 3},
+		{errors.Join(program, misnamed), 3}, {fmt.Errorf("%w: %w", misnamed, program), 3},
+	} {
+		if got := Report(io.Discard, tt.err); got != tt.want {
+			t.Errorf("%v: exit status %d, want %d", tt.err, got, tt.want)
+		}
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 
@@ -75,13 +74,14 @@ func Report(w io.Writer, err error) int {
 	return 1
 }
 
-// exitCoder returns the first error in the chain of err that sets the exit status of the tool, or nil. It ignores an
-// exec.ExitError, which has the exit status of another program.
+// exitCoder returns the first error in the tree of err that sets the exit status of the tool, or nil. It ignores an
+// exec.ExitError, which has the exit status of another program. Such an error has no method Unwrap.
 func exitCoder(err error) urfave.ExitCoder {
-	exit, _ := errors.AsType[urfave.ExitCoder](err)
-	if _, ofProgram := exit.(*exec.ExitError); ofProgram {
-		return nil
+	type ofTool interface {
+		urfave.ExitCoder
+		Unwrap() error
 	}
+	exit, _ := errors.AsType[ofTool](err)
 	return exit
 }
 
