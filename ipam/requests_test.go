@@ -765,3 +765,27 @@ func TestRequestLostBetween(t *testing.T) {
 	}
 	w.consistent()
 }
+
+// TestChosenNone: a network of the node must change nothing in EC2, so no process releases a chosen address. When its
+// pod has ended for some time, each pod of the pool can have the address, and no DEL marks it any more.
+func TestChosenNone(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		a := w.mustAsk(1, `[{"ip": "10.177.16.77"}]`)[0].Addrs[0]
+		w.end(1)
+		if !lease.AnyToRelease(w.State()) {
+			w.Error("the DEL has not marked the address")
+		}
+		for range 3 {
+			time.Sleep(6 * time.Minute)
+			w.collectBoth(lease.ProvisionNone)
+		}
+		if s := w.State(); lease.AnyToRelease(s) || !s.Free.Has(a) {
+			w.Errorf("%s is free: %v; owners %v", a, s.Free.Has(a), s.Owners)
+		}
+		w.mustAcquire(2) // has the primary address of the ENI
+		if is := w.mustAcquire(3); is != a {
+			w.Errorf("the next pod has %s, want %s", is, a)
+		}
+		w.consistent()
+	})
+}

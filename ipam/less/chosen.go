@@ -56,7 +56,7 @@ func (p *Node) releaseChosen(ctx context.Context, c *Collecting) error {
 		return err
 	}
 	if p.Policy.Provision == lease.ProvisionNone {
-		return p.forgetReleases(ctx, s)
+		return p.forgetReleases(ctx)
 	}
 	failed := p.repeatReleases(ctx, c) // if EC2 does not answer, perhaps only these ENIs are the cause: go on
 	c.unanswered = false               // an earlier attempt may have set it
@@ -71,16 +71,18 @@ func (p *Node) releaseChosen(ctx context.Context, c *Collecting) error {
 }
 
 // forgetReleases deletes the old intents of unfinished releases. Collections call it if a network of the node has the
-// provision "none", because they then repeat no release. If EC2 has not carried out the release, metadata shows the
-// address again, and pods can have the address.
-func (p *Node) forgetReleases(ctx context.Context, s *registry.State) error {
-	if !slices.ContainsFunc(slices.Collect(maps.Values(s.Intents)), lease.ReleasesChosen) {
-		return nil
-	}
+// provision "none", because they then release and repeat nothing. If EC2 has not carried out the release, metadata
+// shows the address again, and pods can have the address. forgetReleases also forgets for whom an address waits for its
+// release, so that other pods can have the address.
+func (p *Node) forgetReleases(ctx context.Context) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		book.LeftReleases(s) // deletes the intents whose addresses the registry has again
 		maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool {
 			return lease.ReleasesChosen(i) && time.Since(i.Since) > lease.StaleMetadata
+		})
+		maps.DeleteFunc(s.Owners, func(a netip.Addr, _ registry.Pod) bool {
+			since, _ := s.Free.At(a)
+			return lease.ToRelease(s, a) && time.Since(since) > lease.StaleMetadata
 		})
 	})
 }
