@@ -41,10 +41,10 @@ func add(r *request) (*types100.Result, error) {
 		return result(r, p), nil
 	}
 	if made && !there && (errors.Is(err, nl.ErrUnanswered) || !s.hasRouteTo(p)) {
-		// If the kernel's answer to the last request was lost, the object of this request may exist. The node's rules
-		// and the prohibit routes of further NICs do not end with the pair, so delete them, too.
-		err = errors.Join(err, s.delPair(p),
-			nl.Steps(s.podNS, metadataBlockFurther(r, r.nics, 1, p.loop)).Del())
+		// If the kernel's answer to the last request was lost, the object of this request may exist. The node's rules,
+		// and the objects that block the metadata service, do not end with the pair, so delete them, too.
+		blocks := append(metadataBlock(r, p), metadataBlockFurther(r, r.nics, 1, p.loop)...)
+		err = errors.Join(err, s.delPair(p), nl.Steps(s.podNS, blocks).Del())
 	}
 	return nil, s.explainDefaultRoute(withModuleHint(err))
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
@@ -227,6 +228,7 @@ func (v victim) run(p *pod, tr *trace.Trace) (status syscall.WaitStatus) {
 		"cniVersion": "1.0.0", "name": r.Network, "type": "cni-ipvlan-vpc-k8s-unnumbered-ptp", "prevResult": r.Prev,
 		"hostInterface": r.Config.HostInterface, "containerInterface": r.Config.ContainerInterface,
 		"ipMasq": r.Config.IPMasq, "vethPrefix": r.Config.VethPrefix, "hostCidrs": r.Config.HostCIDRs,
+		"blockInstanceMetadata": r.Config.BlockInstanceMetadata,
 	})
 	must(v.t, err)
 	cmd := exec.Command(os.Args[0])
@@ -256,4 +258,29 @@ func (v victim) whole(p *pod) {
 	must(v.t, v.CHECK(p))
 	must(v.t, v.DEL(p))
 	same(v.t, "DEL left something", v.after, nltest.Dump(v.t, v.node))
+}
+
+// TestBlockUnanswered: the kernel adds the route that refuses the metadata service's address, and its answer is lost.
+// The ADD fails, and leaves nothing in the pod.
+func TestBlockUnanswered(t *testing.T) {
+	f := newFabric(t)
+	p := f.grouped("pod1", "10.0.1.9")
+	p.request.Config.BlockInstanceMetadata = new(true)
+	before := nltest.Dump(t, p.NS)
+	asked := false
+	tr := &trace.Trace{Every: true, Kill: 1, Errno: syscall.ENOMEM, Counts: func(c trace.Call) string {
+		const at, ofRoute = 4, syscall.SizeofNlMsghdr + 7 // offsets of the message's type and the route's type
+		if c.Nr == unix.SYS_WRITE {
+			b, err := c.Bytes(uintptr(c.Args[1]), ofRoute+1)
+			asked = err == nil && b[at] == unix.RTM_NEWROUTE && b[ofRoute] == unix.RTN_PROHIBIT
+		}
+		if !asked || c.Nr != unix.SYS_READ {
+			return ""
+		}
+		return "answer"
+	}}
+	if status := (victim{t: t, fabric: f, verb: "ADD"}).run(p, tr); status.ExitStatus() != 1 || len(tr.Seen) == 0 {
+		t.Errorf("status %#x, answers %v", status, tr.Seen)
+	}
+	same(t, "ADD failed and left something in the pod", before, nltest.Dump(t, p.NS))
 }
