@@ -109,7 +109,7 @@ func TestMTU6OfSlaves(t *testing.T) {
 	_, enis := w.added(t, list, "pod")
 	w.verb(t, list, "CHECK", "pod")
 	w.mtu(t, enis[0], 1500)
-	const want = "its IPv6 sends packets of up to 9001 bytes, and the link takes at most 1500 bytes"
+	const want = "IPv6 on eth0 sends packets of up to 9001 bytes, but the link takes at most 1500 bytes"
 	if _, err := w.call(list, "CHECK", "pod"); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("CHECK: %v", err)
 	}

@@ -189,7 +189,7 @@ func (b Branch) Check(n *NS) error {
 	for _, l := range b.parts() {
 		got := slices.DeleteFunc(slices.Clone(all), func(f ruleFingerprint) bool { return f.chain != l.chain.Name })
 		if !slices.Equal(got, l.chain.fingerprints()) {
-			return fmt.Errorf("%w in the chain %s of the table %s", ErrOtherRules, l.chain.Name, b.Table.Name)
+			return fmt.Errorf("chain %s of the table %s: %w", l.chain.Name, b.Table.Name, ErrOtherRules)
 		}
 	}
 	return nil

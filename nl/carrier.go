@@ -36,8 +36,7 @@ type Carrier struct {
 func (n *NS) Slaves(masterNS *NS) ([]Carrier, error) {
 	number, err := n.nsNumber(masterNS)
 	if err != nil {
-		return nil, fmt.Errorf("%s: ask for the number by which this namespace knows %s: %w", n.Name, masterNS.Name,
-			err)
+		return nil, fmt.Errorf("%s: read the ID of the namespace %s: %w", n.Name, masterNS.Name, err)
 	}
 	if number == 0 {
 		return nil, nil

@@ -114,7 +114,8 @@ func (n *NS) readRSS(l Link) ([]byte, error) {
 	}
 	indir, key := binary.NativeEndian.Uint32(sizes[indirAt:]), binary.NativeEndian.Uint32(sizes[keyAt:])
 	if indir > most || key > most {
-		return nil, fmt.Errorf("the driver has %d queues to choose from, and a key of %d bytes", indir, key)
+		return nil, fmt.Errorf("the driver has an indirection table of %d entries, and a key of %d bytes: want "+
+			"at most %d", indir, key, most)
 	}
 	b := structOf(int(header+4*indir+key), ethtoolGetRSS, 0, indir, key)
 	err := n.runEthtool(l, b)

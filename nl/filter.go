@@ -113,7 +113,7 @@ func (f filter) addQdisc(n *NS) error {
 		return err
 	}
 	if f.hook == tcEgress {
-		return fmt.Errorf(`the link has a qdisc "ingress", and so no hook for outgoing packets: %w`, err)
+		return fmt.Errorf(`the link has a qdisc "ingress", which has no hook for outgoing packets: %w`, err)
 	}
 	return nil
 }

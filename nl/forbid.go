@@ -33,7 +33,7 @@ func (f Forbid) String() string {
 	}
 	var lines []string
 	for _, dev := range f.Devs {
-		lines = append(lines, fmt.Sprintf("%s direct-action # drop what is to %s", filter{hook: tcEgress}.command(dev),
+		lines = append(lines, fmt.Sprintf("%s direct-action # drop packets to %s", filter{hook: tcEgress}.command(dev),
 			strings.Join(addrs, ", ")))
 	}
 	return strings.Join(lines, "\n\t")

@@ -19,8 +19,8 @@ var forbidden = nl.Forbid{Devs: []string{"eth0", "eth1"}, Addrs: []netip.Addr{ne
 	netip.MustParseAddr("fd00:ec2::254")}}
 
 func TestForbidString(t *testing.T) {
-	const want = `tc qdisc add dev eth0 clsact; tc filter add dev eth0 egress pref 72 handle 2 bpf direct-action # drop what is to 169.254.169.254, fd00:ec2::254
-	tc qdisc add dev eth1 clsact; tc filter add dev eth1 egress pref 72 handle 2 bpf direct-action # drop what is to 169.254.169.254, fd00:ec2::254`
+	const want = `tc qdisc add dev eth0 clsact; tc filter add dev eth0 egress pref 72 handle 2 bpf direct-action # drop packets to 169.254.169.254, fd00:ec2::254
+	tc qdisc add dev eth1 clsact; tc filter add dev eth1 egress pref 72 handle 2 bpf direct-action # drop packets to 169.254.169.254, fd00:ec2::254`
 	if d := cmp.Diff(want, forbidden.String()); d != "" {
 		t.Error(d)
 	}

@@ -147,7 +147,7 @@ func (n *NS) genericFamily(name string) (int, error) {
 			}
 		}
 	}
-	return 0, fmt.Errorf("the kernel reports no number of the generic netlink family %s", name)
+	return 0, fmt.Errorf("the kernel reports no number for the generic netlink family %s", name)
 }
 
 // Supported returns [ErrNoFOU] if the kernel does not have FOU, not even as a module.

@@ -87,7 +87,7 @@ func (g Guard) element(n *NS) (e guardElement, err error) {
 	}
 	hw, err := net.ParseMAC(mac)
 	if err != nil || len(hw) != 6 {
-		return e, fmt.Errorf("link %s has no MAC address of Ethernet: %q", g.Link, mac)
+		return e, fmt.Errorf("link %s has no Ethernet MAC address: %q", g.Link, mac)
 	}
 	binary.NativeEndian.PutUint32(e[:], uint32(index))
 	copy(e[4:], hw)
@@ -130,11 +130,13 @@ func (g Guard) Check(n *NS) error {
 		return err
 	}
 	for _, t := range guardTables(nil) {
-		if err := t.checkElement(n, e); err != nil {
-			return fmt.Errorf("pods can send to their node past security groups: %s %s: %w", t.Family, t.Name, err)
+		err := t.checkElement(n, e)
+		if err == nil {
+			err = t.Check(n)
 		}
-		if err := t.Check(n); err != nil {
-			return fmt.Errorf("pods can send to their node past security groups: %s %s: %w", t.Family, t.Name, err)
+		if err != nil {
+			return fmt.Errorf("pods can bypass security groups on the way to their node: table %s %s: %w", t.Family,
+				t.Name, err)
 		}
 	}
 	return nil

@@ -204,7 +204,7 @@ func (v IPVlan) checkAddrs() error {
 	addrs, err := v.NS.Addrs(v.Name)
 	for _, a := range addrs {
 		if own := a.Prefix.Addr(); !own.IsLinkLocalUnicast() && !slices.Contains(v.Only, own) {
-			return fmt.Errorf("%s has the address %s, too: another ADD, or the pod itself, has added it", v.Name, own)
+			return fmt.Errorf("%s also has the address %s, which another ADD or the pod itself has added", v.Name, own)
 		}
 	}
 	return err

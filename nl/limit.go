@@ -50,9 +50,9 @@ func (l Limit) actionIndex() uint32 {
 
 func (l Limit) String() string {
 	f := l.position()
-	what := "all"
+	what := "all packets"
 	if l.Egress {
-		what = "what the namespace sends itself"
+		what = "packets that the namespace itself sends"
 	}
 	var lines []string
 	for _, dev := range l.Devs {

@@ -23,8 +23,8 @@ func limits(egress bool) (one, other nl.Limit) {
 }
 
 func TestLimitString(t *testing.T) {
-	const want = `tc qdisc add dev eth0 clsact; tc filter add dev eth0 egress pref 73 handle 2 bpf action police rate 1000000bps burst 200000 conform-exceed drop/continue index 491873167 # what the namespace sends itself
-	tc qdisc add dev eth1 clsact; tc filter add dev eth1 egress pref 73 handle 2 bpf action police rate 1000000bps burst 200000 conform-exceed drop/continue index 491873167 # what the namespace sends itself`
+	const want = `tc qdisc add dev eth0 clsact; tc filter add dev eth0 egress pref 73 handle 2 bpf action police rate 1000000bps burst 200000 conform-exceed drop/continue index 491873167 # packets that the namespace itself sends
+	tc qdisc add dev eth1 clsact; tc filter add dev eth1 egress pref 73 handle 2 bpf action police rate 1000000bps burst 200000 conform-exceed drop/continue index 491873167 # packets that the namespace itself sends`
 	one, _ := limits(true)
 	if d := cmp.Diff(want, one.String()); d != "" {
 		t.Error(d)

@@ -136,7 +136,7 @@ func (v MovedLink) Del(n *NS) error {
 
 func (v MovedLink) bringBack(n *NS, l Link) error {
 	if Foreign(l.Group, v.Group) {
-		return fmt.Errorf("%s in %s is of another attachment: %w", l.Name, v.NS.Name, fs.ErrNotExist)
+		return fmt.Errorf("%s in %s belongs to another attachment: %w", l.Name, v.NS.Name, fs.ErrNotExist)
 	}
 	name, err := v.freeName(n)
 	if err != nil {

@@ -49,9 +49,9 @@ func (l Link) checkMTU6() error {
 		return nil
 	}
 	return fmt.Errorf(
-		"its IPv6 sends packets of up to %d bytes, and the link takes at most %d bytes: larger packets are lost "+
+		"IPv6 on %s sends packets of up to %d bytes, but the link takes at most %d bytes. Larger packets are lost "+
 			"without an error",
-		l.MTU6, l.MTU)
+		l.Name, l.MTU6, l.MTU)
 }
 
 // parseMTU6 returns the IPv6 MTU in the attribute IFLA_AF_SPEC of a link (DEVCONF_MTU6 of linux/ipv6.h), or 0 if the

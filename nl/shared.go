@@ -13,8 +13,8 @@ import (
 
 // ErrShared reports that other links use a link. They are ipvlan slaves, perhaps in pods, or the link is a port of a
 // bridge or bond.
-var ErrShared = errors.New("other links use this link: slaves of ipvlan, maybe in pods, or a bridge; end these pods " +
-	"first")
+var ErrShared = errors.New("other links use this link: ipvlan slaves, which may be in pods, or a bridge or bond. " +
+	"End such pods, or delete such links")
 
 // Unshared returns [ErrShared] if other links use a link. If a link with ipvlan slaves moves, it stays their master,
 // and all their packets go through its new namespace (ipvlan_device_event). A list of slaves is not enough: each
@@ -44,10 +44,8 @@ func (n *NS) Unshared(l Link) error {
 	case errors.Is(err, unix.EBUSY):
 		return fmt.Errorf("link %s: %w", l.Name, ErrShared)
 	case err == nil:
-		return errors.Join(fmt.Errorf("link %s: the kernel did not answer as expected whether other links use this "+
-			"link",
-			l.Name),
+		return errors.Join(fmt.Errorf("link %s: the kernel did not report whether other links use this link", l.Name),
 			n.delLink("macvlan-probe"))
 	}
-	return fmt.Errorf("ask whether other links use %s, which needs macvlan (modprobe macvlan): %w", l.Name, err)
+	return fmt.Errorf("find out whether other links use %s (needs macvlan: modprobe macvlan): %w", l.Name, err)
 }

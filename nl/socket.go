@@ -154,7 +154,7 @@ func encodeMessage(typ, flags int, seq uint32, head nl.NetlinkRequestData, attrs
 }
 
 // errNoAnswer reports that the socket has no datagram to read.
-var errNoAnswer = errors.New("there is no answer")
+var errNoAnswer = errors.New("nothing to read")
 
 func (s *socket) readDatagram() ([]byte, error) {
 	room := answerBuffers.Get().(*[nl.RECEIVE_BUFFER_SIZE]byte)
@@ -167,7 +167,8 @@ func (s *socket) readDatagram() ([]byte, error) {
 		case err != nil:
 			return nil, os.NewSyscallError("read", err)
 		case n == len(room): // perhaps read(2) has cut the datagram; normal answers have at most 32 kB (netlink_dump)
-			return nil, fmt.Errorf("the kernel's answer has %d bytes or more: %w", n, unix.EMSGSIZE)
+			return nil, fmt.Errorf("the kernel's answer may be longer than the buffer of %d bytes: %w", n,
+				unix.EMSGSIZE)
 		default:
 			return bytes.Clone(room[:n]), nil
 		}
@@ -183,11 +184,11 @@ type message struct {
 
 func cutMessage(b []byte) (m message, rest []byte, err error) {
 	if len(b) < unix.SizeofNlMsghdr {
-		return m, nil, fmt.Errorf("netlink sent %d bytes, which are no message", len(b))
+		return m, nil, fmt.Errorf("netlink sent %d bytes, too few for a message", len(b))
 	}
 	size := int(binary.NativeEndian.Uint32(b))
 	if size < unix.SizeofNlMsghdr || size > len(b) {
-		return m, nil, fmt.Errorf("netlink sent a message whose length is %d, in %d bytes", size, len(b))
+		return m, nil, fmt.Errorf("netlink sent a message of %d bytes in a datagram of %d bytes", size, len(b))
 	}
 	m = message{
 		typ:   binary.NativeEndian.Uint16(b[4:]),

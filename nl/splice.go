@@ -50,13 +50,13 @@ const (
 )
 
 func (s Splice) String() string {
-	onward := fmt.Sprintf("%s classid :%x direct-action # what is to %s: sport + %d, bpf_redirect_neigh %s",
+	onward := fmt.Sprintf("%s classid :%x direct-action # packets to %s: sport + %d, bpf_redirect_neigh %s",
 		filter{}.command(s.Veth), s.Pod, s.MAC, bpf.PortBit, s.ENI)
 	if s.Mark != 0 {
-		onward += fmt.Sprintf("; else: mark | %#x", s.Mark)
+		onward += fmt.Sprintf("; other packets: mark | %#x", s.Mark)
 	}
 	return onward + "\n\t" +
-		fmt.Sprintf("%s classid :%x direct-action # dport >= %d that no socket awaits: dport - %d, "+
+		fmt.Sprintf("%s classid :%x direct-action # packets to ports >= %d that no socket awaits: dport - %d, "+
 			"bpf_redirect_peer %s",
 			filter{}.command(s.ENI), s.Pod, SpliceFirst, bpf.PortBit, s.Veth)
 }

@@ -16,8 +16,8 @@ import (
 )
 
 func TestSpliceString(t *testing.T) {
-	const want = `tc qdisc add dev eth1 ingress; tc filter add dev eth1 ingress pref 72 handle 1 bpf classid :107 direct-action # what is to 02:00:00:00:00:48: sport + 16384, bpf_redirect_neigh eth0; else: mark | 0x2000
-	tc qdisc add dev eth0 ingress; tc filter add dev eth0 ingress pref 72 handle 1 bpf classid :107 direct-action # dport >= 49152 that no socket awaits: dport - 16384, bpf_redirect_peer eth1`
+	const want = `tc qdisc add dev eth1 ingress; tc filter add dev eth1 ingress pref 72 handle 1 bpf classid :107 direct-action # packets to 02:00:00:00:00:48: sport + 16384, bpf_redirect_neigh eth0; other packets: mark | 0x2000
+	tc qdisc add dev eth0 ingress; tc filter add dev eth0 ingress pref 72 handle 1 bpf classid :107 direct-action # packets to ports >= 49152 that no socket awaits: dport - 16384, bpf_redirect_peer eth1`
 	if d := cmp.Diff(want, nl.Splice{ENI: "eth0", Veth: "eth1", MAC: "02:00:00:00:00:48", Mark: 0x2000,
 		Pod: 263}.String()); d != "" {
 		t.Error(d)

@@ -75,11 +75,11 @@ func (n *NS) delTCX(l Link) error {
 		for _, hook := range []uint32{tcxIngress, tcxEgress} {
 			programs, links, err := queryTCX(l.Index, hook)
 			if err != nil {
-				return fmt.Errorf("ask which programs of tcx %s has: %w", l.Name, err)
+				return fmt.Errorf("list the tcx programs of %s: %w", l.Name, err)
 			}
 			for i, id := range programs {
 				if err := detachTCX(l.Index, hook, id, links[i]); err != nil && !isNotExist(wrapNotExist(err)) {
-					failed = errors.Join(failed, fmt.Errorf("detach program %d of tcx from %s: %w", id, l.Name, err))
+					failed = errors.Join(failed, fmt.Errorf("detach the tcx program %d from %s: %w", id, l.Name, err))
 				}
 			}
 		}

@@ -114,13 +114,13 @@ func (t Table) addModuleNames(err error) error {
 	for _, m := range []struct{ name, word string }{
 		{"nft_chain_nat", "type nat"}, {"nft_nat", "snat"}, {"nft_masq", "masquerade"}, {"nft_ct", " ct "},
 		{"nft_fib_" + t.Family, "fib "},
-		{"nft_counter (until Linux 5.16)", "counter "}, {"nft_reject_" + t.Family, "reject "},
+		{"nft_counter until Linux 5.16", "counter "}, {"nft_reject_" + t.Family, "reject "},
 	} {
 		if strings.Contains(text, m.word) {
 			modules = append(modules, m.name)
 		}
 	}
-	return fmt.Errorf("%w, one of the modules %s: %w", ErrNoModule, strings.Join(modules, ", "), err)
+	return fmt.Errorf("%w (one of the modules %s): %w", ErrNoModule, strings.Join(modules, ", "), err)
 }
 
 // install commits a transaction with the requests of addFirst and addContent, in this order.
@@ -215,8 +215,8 @@ func (t Table) Intact(n *NS) error {
 		}
 	}
 	if i := slices.IndexFunc(got, func(f ruleFingerprint) bool { return !f.isOurs() }); i >= 0 {
-		return fmt.Errorf("%w in the chain %s of the table %s: one rule is another program's", ErrOtherRules,
-			got[i].chain, t.Name)
+		return fmt.Errorf("chain %s of the table %s, in which another program has made a rule: %w", got[i].chain,
+			t.Name, ErrOtherRules)
 	}
 	return nil
 }
@@ -233,7 +233,7 @@ func (t Table) unifyAlike(rules []ruleFingerprint) []ruleFingerprint {
 }
 
 // ErrOtherRules reports that the kernel's table has other rules than it should have.
-var ErrOtherRules = errors.New("the rules differ")
+var ErrOtherRules = errors.New("the rules differ from those of the plugin")
 
 // checkCalled returns an error if the kernel's table is dormant, or if a chain has another type, hook, priority or
 // policy than in t.

@@ -41,7 +41,8 @@ func TestStatusLacks(t *testing.T) {
 		{"eth0", "", checkNetfilter, 1, syscall.EINVAL, "this kernel has no nftables: ", "CONFIG_NF_TABLES"},
 		{"eth0", "", checkNetfilter, 2, syscall.ENOENT, noModule, "modules-load.d(5)"},
 		{"eth0", "masquerade", checkNetfilter, 3, syscall.EOPNOTSUPP,
-			"this kernel lacks a part of nftables, one of the modules nft_chain_nat, nft_masq: operation not supported",
+			"this kernel lacks a part of nftables (one of the modules nft_chain_nat, nft_masq): operation not " +
+				"supported",
 			"modules-load.d(5)"},
 		{"eth0", "redirect", bpf, 1, syscall.ENOSYS, `serviceLoop "redirect": `, "Linux 5.10"},
 	} {
@@ -54,8 +55,8 @@ func TestStatusLacks(t *testing.T) {
 }
 
 // noModule is the error of a node whose kernel lacks something for the table.
-const noModule = "this kernel lacks a part of nftables, one of the modules nft_chain_nat, nft_nat, nft_masq, nft_ct, " +
-	"nft_fib_inet, nft_counter (until Linux 5.16): no such file or directory"
+const noModule = "this kernel lacks a part of nftables (one of the modules nft_chain_nat, nft_nat, nft_masq, nft_ct, " +
+	"nft_fib_inet, nft_counter until Linux 5.16): no such file or directory"
 
 // TestStatusOfBusyKernel: the kernel is short of memory, for example. STATUS must not report that something is missing.
 func TestStatusOfBusyKernel(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 
 // ErrSource reports that the kernel drops a packet because of its source (rp_filter). The packet arrived through one
 // link, but the route back to its source uses another link.
-var ErrSource = errors.New("the route back to the packet's source is not by the link by which the packet arrived")
+var ErrSource = errors.New("the route back to the packet's source does not use the link by which the packet arrived")
 
 // Leaves returns the name of the link through which the namespace sends a packet of its own from one address to
 // another. It does the same as "ip route get TO from FROM", and returns "" if there is no route.

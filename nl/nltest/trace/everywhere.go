@@ -12,8 +12,8 @@ import (
 
 // Step is the value N of the flag -step: a test kills the program only at every N-th of the system calls that the test
 // counts (see [Everywhere]). The command "make test-kill" sets the flag to 1.
-var Step = flag.Int("step", 4, "kill after only one of `N` system calls, and, if a command makes many calls of "+
-	"services, at only one of N of these")
+var Step = flag.Int("step", 4, "kill after only one of `N` system calls. If a command makes many calls of "+
+	"services, kill at only one of N of these calls")
 
 var everyCall = flag.Bool("trace.every", false,
 	"kill after every system call, not only after those that may leave something changed")
