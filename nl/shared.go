@@ -13,8 +13,7 @@ import (
 
 // ErrShared reports that other links use a link. They are ipvlan slaves, perhaps in pods, or the link is a port of a
 // bridge or bond.
-var ErrShared = errors.New("other links use this link: ipvlan slaves, which may be in pods, or a bridge or bond. " +
-	"End such pods, or delete such links")
+var ErrShared = errors.New("other links use this link")
 
 // Unshared returns [ErrShared] if other links use a link. If a link with ipvlan slaves moves, it stays their master,
 // and all their packets go through its new namespace (ipvlan_device_event). A list of slaves is not enough: each
@@ -32,7 +31,7 @@ func (n *NS) Unshared(l Link) error {
 		return err
 	}
 	if len(above) > 0 {
-		return fmt.Errorf("link %s, on which %s was made: %w", l.Name, above[0].Name, ErrShared)
+		return fmt.Errorf("link %s: %w: delete %s", l.Name, ErrShared, above[0].Name)
 	}
 	info := linkInfo("macvlan", attr32(nl.IFLA_MACVLAN_MODE, nl.MACVLAN_MODE_PRIVATE),
 		attr32(nl.IFLA_MACVLAN_MACADDR_MODE, nl.MACVLAN_MACADDR_FLUSH)) // only MACVLAN_MODE_SOURCE has this option
@@ -42,7 +41,8 @@ func (n *NS) Unshared(l Link) error {
 	case errors.Is(err, unix.EINVAL):
 		return nil
 	case errors.Is(err, unix.EBUSY):
-		return fmt.Errorf("link %s: %w", l.Name, ErrShared)
+		return fmt.Errorf("link %s: %w: a bridge, a bond or ipvlan slaves. Delete the bridge or bond, or end the pods "+
+			"that have the slaves", l.Name, ErrShared)
 	case err == nil:
 		return errors.Join(fmt.Errorf("link %s: the kernel did not report whether other links use this link", l.Name),
 			n.delLink("macvlan-probe"))
