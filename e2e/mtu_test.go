@@ -97,7 +97,7 @@ func TestMTUOfOthers(t *testing.T) {
 		t.Errorf("doctor:\n%s", out)
 	}
 	_, err := w.call(list, "ADD", "second")
-	if err == nil || !strings.Contains(err.Error(), "mtu: 1400 is more than the MTU of eth1, 1300") {
+	if err == nil || !strings.Contains(err.Error(), "mtu: 1400: the MTU of eth1 is only 1300") {
 		t.Errorf("ADD on an ENI with a smaller MTU: %v", err)
 	}
 }

@@ -98,8 +98,8 @@ func decodeConfig[C any](stdin []byte, config *C) error {
 func (n *network) validAttachments() (as []Attachment, err error) {
 	if n.Valid == nil {
 		return nil, Errorf(CodeInvalid,
-			"call GC with the key cni.dev/valid-attachments, or let the timer of registry-gc collect",
-			"GC without a list of valid attachments would end every pod of network %s", n.Name)
+			"call GC with the key cni.dev/valid-attachments, or leave the work to cni-gc.timer",
+			"GC without a list of valid attachments would disconnect all pods of the network %s", n.Name)
 	}
 	if err := json.Unmarshal(n.Valid, &as); err != nil {
 		return nil, Errorf(CodeDecode, "", "decode cni.dev/valid-attachments: %w", err)

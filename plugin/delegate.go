@@ -100,7 +100,7 @@ func (r *Request[C]) CanDelegate(name string) error {
 	return nil
 }
 
-const installHint = "install it in the directory of this plugin, from the same release"
+const installHint = "install the missing program in the directory of this plugin, from the same release"
 
 // findProgram searches the directories in path for a program, and returns the first file that it finds.
 func findProgram(name, path string) (string, error) {

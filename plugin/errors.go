@@ -33,6 +33,10 @@ const (
 	CodeHeld = 101
 )
 
+// ModulesHint is the hint for an error that names missing modules of the kernel.
+const ModulesHint = "load the missing modules when the node boots, see modules-load.d(5). On some distributions, " +
+	"the modules are in the package linux-modules-extra or kernel-modules-extra"
+
 // An Error is an error that has CNI's code for the runtime, and a hint for the operator. It may be anywhere in a chain
 // of wrapped errors. The runtime gets the code and the hint of the outermost Error.
 type Error struct {

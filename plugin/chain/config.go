@@ -57,7 +57,7 @@ func (c *Config) Validate() error {
 	if ipam.Type != "" {
 		mistakes = append(mistakes,
 			fmt.Errorf("ipam: %q: this plugin calls no other plugin for addresses; put the keys of ipam beside the "+
-				"other keys, or use the reference plugin, type ipvlan, with its own ipam",
+				"other keys, or use the reference plugin (type ipvlan) with its own ipam",
 				ipam.Type))
 	}
 	return errors.Join(append(mistakes, Unhooked(c.ipvlan.Mode, &c.ptp, len(c.egress.Egresses)),
@@ -89,11 +89,11 @@ func Routed(ipam *lease.Config, pair *ptp.Config, egresses int) error {
 func Unhooked(mode string, pair *ptp.Config, egresses int) error {
 	var m values.Mistakes
 	if mode == "l3s" && pair.Loops() {
-		m.Wrong(`mode: "l3s": want "l2", or serviceLoop "none", because in this mode a service loop sees no packets ` +
+		m.Wrong(`mode: "l3s": want "l2", or serviceLoop "none", because with l3s a service loop sees no packets ` +
 			"that arrive from the VPC")
 	}
 	if mode == "l3s" && egresses > 0 {
-		m.Wrong(`mode: "l3s": want "l2", because in this mode the filters of an egress see no packets that arrive ` +
+		m.Wrong(`mode: "l3s": want "l2", because with l3s the filters of an egress see no packets that arrive ` +
 			"from the VPC")
 	}
 	return m.Err()

@@ -101,15 +101,15 @@ func TestConfigMistakes(t *testing.T) {
 			"containerInterface must be specified"}},
 		{"one of each",
 			`{"provision":"some","mode":"l4","mtu":9,"hostInterface":"eth0","containerInterface":"eth1","nodePorts":"x","egressPort":0}`,
-			[]string{`provision: "some"`, `mode: "l4": want l2`, "mtu: 9: want 0, ", `nodePorts: "x"`,
+			[]string{`provision: "some"`, `mode: "l4": want l2`, "mtu: 9: want 68 to 65535 bytes", `nodePorts: "x"`,
 				"egressPort: 0"}},
 		{"a loop in l3s",
 			`{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipMasq":true,"mode":"l3s"}`,
-			[]string{`mode: "l3s": want "l2", or serviceLoop "none", because in this mode a service loop sees no ` +
+			[]string{`mode: "l3s": want "l2", or serviceLoop "none", because with l3s a service loop sees no ` +
 				`packets`}},
 		{"an egress in l3s",
 			`{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipMasq":true,"serviceLoop":"none","mode":"l3s","egress":{"x":{"gateways":["172.20.0.9"],"destinations":["203.0.113.0/24"],"namespaces":["a"],"routers":["b"]}}}`,
-			[]string{`mode: "l3s": want "l2", because in this mode the filters of an egress see no packets`}},
+			[]string{`mode: "l3s": want "l2", because with l3s the filters of an egress see no packets`}},
 		{"l3s alone",
 			`{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipMasq":true,"serviceLoop":"none","mode":"l3s"}`, nil},
 		{"no data path", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","dataPath":"vlan"}`,

@@ -187,7 +187,7 @@ func (p *pod) lostRoutesError(families []nl.Family) (failed error) {
 			}
 		}
 		failed = errors.Join(failed, differenceError(without, by, "there is no route by the tunnel"),
-			differenceError(by, without, "no route refuses its packets while the tunnel is gone, so they would leave "+
+			differenceError(by, without, "no route refuses packets if the tunnel is gone, so packets would then leave "+
 				"with the pod's own address"))
 		if len(by) == 0 {
 			failed = errors.Join(failed, fmt.Errorf("%v: no route leads into the tunnel: %w", f, fs.ErrNotExist))

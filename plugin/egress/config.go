@@ -74,7 +74,7 @@ func (c *Config) Validate() error {
 		v.Within = "egress: " + name + ": "
 		c.Egresses[name] = v.parseEgress(c.Egresses[name])
 		if name == "" || strings.ContainsAny(name, ", ") {
-			v.Wrong("want a name without commas and spaces, because pods choose by a list of names")
+			v.Wrong("want a name without commas and spaces, because pods choose egresses by a list of names")
 		}
 	}
 	v.Within = ""
@@ -137,7 +137,7 @@ func (v *validation) checkReachable(e Egress) {
 	for _, d := range e.destinations {
 		f := nl.FamilyOf(d.Addr())
 		if gw := e.gateway(f); !gw.IsValid() && len(e.gateways) > 0 {
-			v.Wrong("destinations: %s: want an address of %v in gateways, because without it no packet to this "+
+			v.Wrong("destinations: %s: want an %v address in gateways, because without it no packet to this "+
 				"destination reaches a router",
 				d, f)
 		}
@@ -163,8 +163,8 @@ func (v *validation) checkReachable(e Egress) {
 	}
 	for _, gw := range e.gateways {
 		if d, tunnelled := e.Tunnels(gw); tunnelled {
-			v.Wrong("destinations: %s: the gateway %s is in this destination, and the tunnel's own packets must not "+
-				"enter the tunnel; make the destination smaller, or add the CIDR of the Services to except",
+			v.Wrong("destinations: %s: the gateway %s is in this destination, but the tunnel's own packets must not "+
+				"enter the tunnel. Make the destination smaller, or add the CIDR of the Services to except",
 				d, gw)
 		}
 	}

@@ -78,13 +78,13 @@ func TestConfigMistakes(t *testing.T) {
 		{"bits beyond the mask", one(gateways, `"destinations": ["203.0.113.7/24"]`), ""},
 		{"the same twice", one(gateways, `"destinations": ["203.0.113.0/24", "203.0.113.0/24"]`), ""},
 		{"a destination without a gateway", one(gateways, `"destinations": ["3fff::/64"]`),
-			"destinations: 3fff::/64: want an address of IPv6 in gateways"},
+			"destinations: 3fff::/64: want an IPv6 address in gateways"},
 		{"the gateway in a destination", one(gateways, `"destinations": ["172.20.0.0/16"]`),
 			"destinations: 172.20.0.0/16: the gateway 172.20.0.77 is in this destination"},
 		{"the gateway itself", one(gateways, `"destinations": ["172.20.0.77"]`),
 			"destinations: 172.20.0.77/32: the gateway 172.20.0.77 is in this destination"},
 		{"Services with public addresses", one(`"gateways": ["198.51.100.7"]`, `"destinations": ["0.0.0.0/0"]`),
-			"make the destination smaller, or add the CIDR of the Services to except"},
+			"Make the destination smaller, or add the CIDR of the Services to except"},
 		{"the metadata service", one(gateways, `"destinations": ["169.254.169.254"]`),
 			"destinations: 169.254.169.254/32: no router forwards to 169.254.0.0/16"},
 		{"the metadata service by IPv6", one(`"gateways": ["fd00::77"]`, `"destinations": ["fd00:ec2::254"]`),
@@ -95,7 +95,7 @@ func TestConfigMistakes(t *testing.T) {
 			"namespaces or selectable must be specified"},
 		{"routers of IPv6 that serve all clients", one(`"gateways": ["fd00::77"]`, `"destinations": ["3fff::/64"]`,
 			`"routers": ["x"]`), "clients must be specified with an IPv6 gateway"},
-		{"MTU", one(gateways, partner, `"mtu": 576`), "mtu: 576: want 0"},
+		{"MTU", one(gateways, partner, `"mtu": 576`), "mtu: 576: want 1280 to 65535 bytes"},
 		{"namespaces", one(gateways, partner, `"namespaces": ["a*b"]`),
 			`namespaces: "a*b": want a namespace, or the beginning of a namespace with a * after it`},
 		{"routers", one(gateways, partner, `"routers": [""]`), `routers: "": want a namespace`},
@@ -153,7 +153,7 @@ func TestRole(t *testing.T) {
 			refused: "uses the egresses internet and same, which both have the destination 0.0.0.0/0"},
 		{namespace: "alone", want: role{router: "same"}},
 		{namespace: "alone", annotation: "internet",
-			refused: "its namespace makes the pod a router of the egress same, and a router cannot be a client"},
+			refused: "the pod's namespace makes it a router of the egress same, and a router cannot be a client"},
 		{namespace: "egress", refused: "may be a router of the egresses bank, internet: it must choose one"},
 		{namespace: "egress", router: "bank", want: role{router: "bank"}},
 		{namespace: "egress", router: "same",
@@ -208,6 +208,10 @@ func TestStatus(t *testing.T) {
 	r.Config = *config(t, `{}`)
 	if err := Commands().Status(t.Context(), r); err != nil {
 		t.Errorf("without an egress: %v", err)
+	}
+	if e, is := errors.AsType[*plugin.Error](unavailable(nl.ErrNoModule)); !is ||
+		!strings.HasPrefix(e.Hint, "load the missing modules") { // the modules of nftables that the error names
+		t.Errorf("without a module of nftables: %+v", e)
 	}
 }
 

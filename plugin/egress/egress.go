@@ -80,10 +80,8 @@ func unavailable(err error) error {
 	if !errors.Is(err, nl.ErrNoFOU) && !errors.Is(err, nl.ErrNoTunnel) && !errors.Is(err, nl.ErrNoModule) {
 		return err
 	}
-	return plugin.Errorf(plugin.CodeNotAvailable,
-		"load the modules fou, fou6, ipip and ip6_tunnel when the node boots, see modules-load.d(5); "+
-			"on some distributions they are in the package linux-modules-extra or kernel-modules-extra; Linux 5.10 is "+
-			"too old for an egress", "egress: %w", err)
+	return plugin.Errorf(plugin.CodeNotAvailable, plugin.ModulesHint+". An egress needs the modules fou, fou6, ipip and "+
+		"ip6_tunnel. Linux 5.10 is too old for an egress", "egress: %w", err)
 }
 
 // del deletes the objects of the pod's egress. It does nothing if the pod cannot have a role (mayHaveRole). If it
@@ -94,7 +92,7 @@ func del(ctx context.Context, r *plugin.Request[Config]) error {
 	}
 	err := nl.InPod(ctx, r.NetNS, func(_, pod *nl.NS) error {
 		if err := endEgress(pod, r.IfName, nl.PodGroup(r.Digest())); err != nil {
-			slog.Warn("DEL could not remove the pod's egress: the kernel removes it with the pod's "+
+			slog.Warn("DEL could not remove the pod's egress. The kernel removes the egress with the pod's "+
 				"namespace", "error", err)
 		}
 		return nil

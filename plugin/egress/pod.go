@@ -76,8 +76,8 @@ func (p *pod) wiring(r *plugin.Request[Config], role role) (nl.Wiring, error) {
 		e := r.Config.Egresses[name]
 		if !slices.ContainsFunc(e.gateways, func(a netip.Addr) bool { return p.addr(nl.FamilyOf(a)).IsValid() }) {
 			return nil, plugin.Errorf(plugin.CodeRefused,
-				"give the egress a gateway of the pods' family, or the pods another egress",
-				"pod %s uses the egress %s: its gateways are %v, but the pod has only %v", r.Pod, name,
+				"give the egress a gateway of the pods' family, or let the pods use another egress",
+				"pod %s uses the egress %s: the gateways of the egress are %v, but the pod has only %v", r.Pod, name,
 				e.gateways, p.addrs)
 		}
 		all = append(all, e)
@@ -101,7 +101,7 @@ func readPod(r *plugin.Request[Config], ns *nl.NS) (*pod, error) {
 	// not have this attachment's group.
 	if _, routed := plugin.Routed(r.Prev, r.IfName); routed && nl.Attachment(eni.Group) == own {
 		return nil, plugin.Errorf(plugin.CodeRefused,
-			`serve the pod's namespace from a pool with dataPath "ipvlan", or remove the namespace from the egress`,
+			`use a pool with dataPath "ipvlan" for the pod, or let the pod use no egress`,
 			`pod %s is a client or a router of an egress, and its pool has dataPath "veth"`, r.Pod)
 	}
 	if eni.Unhooked() {

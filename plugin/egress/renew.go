@@ -61,7 +61,7 @@ func Outdated(r *plugin.Request[Config], ns *nl.NS) (*Renewal, error) {
 	case refused != nil:
 		return nil, fmt.Errorf("%w: %w", ErrRole, refused)
 	case has != role.name():
-		return nil, fmt.Errorf("%w: it is %s, and would be %s", ErrRole, cmp.Or(has, neither),
+		return nil, fmt.Errorf("%w: the pod is %s, and would become %s", ErrRole, cmp.Or(has, neither),
 			cmp.Or(role.name(), neither))
 	}
 	p, err := readPod(r, ns)
@@ -130,7 +130,7 @@ func (p *pod) checkSamePod(shown *pod, r *plugin.Request[Config]) error {
 			shown.group, p.group)
 	}
 	if len(shown.addrs) > 0 && shown.port != p.port {
-		return fmt.Errorf("its tunnels use UDP port %d, and egressPort is %d: delete the pod", shown.port, p.port)
+		return fmt.Errorf("the pod's tunnels use UDP port %d, and egressPort is %d: delete the pod", shown.port, p.port)
 	}
 	for _, a := range shown.addrs {
 		if !slices.Contains(p.addrs, a) {
@@ -321,20 +321,20 @@ func (x *Renewal) String() string {
 	}
 	open := func(r nl.Route) bool { return r.Via.IsValid() }
 	except := func(r nl.Route) bool { return r.Type == "throw" }
-	list("it lacks the destinations", x.add, open)
-	list("it must not have the destinations", x.stale, open)
-	list("it does not except", x.add, except)
-	list("it must not except", x.stale, except)
+	list("new or changed destinations:", x.add, open)
+	list("removed destinations:", x.stale, open)
+	list("new exceptions:", x.add, except)
+	list("removed exceptions:", x.stale, except)
 	for _, s := range x.missing {
-		parts = append(parts, "it lacks: "+s.Object.String())
+		parts = append(parts, "missing: "+s.Object.String())
 	}
 	for _, s := range x.gone {
 		if t, is := s.Object.(nl.Tunnel); is {
-			parts = append(parts, "it has the tunnel "+t.Name+", for which there is no gateway")
+			parts = append(parts, "tunnel without a gateway: "+t.Name)
 		}
 	}
 	if x.other && len(parts) == 0 {
-		parts = append(parts, "its rules are of another configuration or release")
+		parts = append(parts, "rules of another configuration or release")
 	}
 	return strings.Join(parts, "; ")
 }

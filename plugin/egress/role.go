@@ -45,8 +45,8 @@ func (c *Config) roleOf(pod plugin.Pod) (r role, err error) {
 	if r.router, err = c.egressOfRouter(pod); err != nil || r.router != "" {
 		if asked := c.RuntimeConfig.Annotations[Annotation]; err == nil && asked != "" {
 			err = plugin.Errorf(plugin.CodeRefused, "remove the annotation, or let the pod run in another namespace",
-				"pod %s: annotation %s: %s: its namespace makes the pod a router of the egress %s, and a router "+
-					"cannot be a client",
+				"pod %s: annotation %s: %s: the pod's namespace makes it a router of the egress %s, and a "+
+					"router cannot be a client",
 				pod, Annotation, excerpt.Quote(asked), r.router)
 		}
 		return r, err
@@ -87,7 +87,7 @@ func (c *Config) egressOfRouter(pod plugin.Pod) (string, error) {
 		return name, nil
 	case len(may) > 1:
 		return "", plugin.Errorf(plugin.CodeRefused, "give the pod the annotation "+RouterAnnotation+
-			" with one of these names",
+			" with the name of one egress",
 			"pod %s may be a router of the egresses %s: it must choose one", pod, strings.Join(may, ", "))
 	}
 	return strings.Join(may, ""), nil
@@ -124,7 +124,7 @@ func (c *Config) refusedError(pod plugin.Pod, annotation, name, keys string) err
 			"pod %s: annotation %s: no egress has the name %s", pod, annotation, excerpt.Quote(name))
 	}
 	return plugin.Errorf(plugin.CodeRefused, "add the namespace to the key "+keys+
-		" of that egress, in the network configuration of the node",
+		" of the egress, in the network configuration of the node",
 		"pod %s: annotation %s: the egress %s does not allow pods of the namespace %q", pod, annotation, name,
 		pod.Namespace)
 }
@@ -136,7 +136,7 @@ func (c *Config) checkDestinations(pod plugin.Pod, names []string) error {
 		for _, other := range names[i+1:] {
 			if d, same := commonDestination(c.Egresses[one], c.Egresses[other]); same {
 				return plugin.Errorf(plugin.CodeRefused,
-					"the pod must use only one of these egresses, or the destinations of the egresses must differ",
+					"let the pod use only one of the two egresses, or give the egresses different destinations",
 					"pod %s uses the egresses %s and %s, which both have the destination %s", pod, one, other, d)
 			}
 		}

@@ -31,7 +31,7 @@ func (p *pod) routerWiring(e Egress) (nl.Wiring, error) {
 		if !p.nextHop(f).IsValid() {
 			return nil, plugin.Errorf(plugin.CodeInvalid,
 				"put cni-ipvlan-vpc-k8s-ipam and cni-ipvlan-vpc-k8s-ipvlan before this plugin in the chain",
-				"egress: prevResult names no gateway for %s, so a router has no way to the VPC", p.addr(f))
+				"egress: prevResult names no gateway for %s, so the router cannot reach the VPC", p.addr(f))
 		}
 		objects = append(objects, p.routesOut(f)...)
 		objects = append(objects, p.routerRules(f)...)

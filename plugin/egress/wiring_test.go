@@ -46,13 +46,20 @@ func tunnelled(t *testing.T, e Egress, a netip.Addr, own []netip.Prefix) bool {
 	return best.Dev != ""
 }
 
-// TestClientRefusesNode: packets to the node never take the tunnel, so such a destination is an error.
+// TestClientRefusesNode: packets to the node, or to a gateway of another egress, never take the tunnel, so such a
+// destination is an error.
 func TestClientRefusesNode(t *testing.T) {
 	e := config(t,
 		egresses(`"e": {"gateways": ["172.20.0.77"], "destinations": ["10.0.9.10"], "namespaces": ["x"]}`)).Egresses["e"]
 	if _, err := aPod(prefixes("10.0.9.10/32")).clientWiring([]Egress{e}); err == nil ||
-		!strings.Contains(err.Error(), "destinations: 10.0.9.10/32: no packet would take the tunnel") {
+		!strings.Contains(err.Error(), "destinations: 10.0.9.10/32: no packet to this destination would") {
 		t.Errorf("got %v", err)
+	}
+	e.destinations = prefixes("172.20.0.78/32")
+	other := config(t,
+		egresses(`"o": {"gateways": ["172.20.0.78"], "destinations": ["203.0.113.0/24"], "namespaces": ["x"]}`)).Egresses["o"]
+	if _, err := aPod(nil).clientWiring([]Egress{e, other}); err == nil || !strings.Contains(err.Error(), "a gateway of an") {
+		t.Errorf("a gateway as a destination: got %v", err)
 	}
 }
 

@@ -78,7 +78,7 @@ func cleanUpCards(ctx context.Context, r *plugin.Request[Config], nameOnNode Hom
 		failed = errors.Join(failed, nameOnNode.moveToNode(c, node))
 	}
 	if failed != nil {
-		slog.Warn("the link of an ENI has come back from a pod, and keeps the name that the pod or the kernel gave it",
+		slog.Warn("the link of an ENI is back from the pod, and DEL could not undo all changes of the pod to this link",
 			"error", failed)
 	}
 	return nil

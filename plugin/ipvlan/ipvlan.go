@@ -53,7 +53,7 @@ func add(ctx context.Context, r *plugin.Request[Config]) (res *types100.Result, 
 	}
 	asked, err := r.Config.Requests(r.IfName)
 	if err != nil {
-		return nil, plugin.Errorf(plugin.CodeInvalid, "correct what the pod asks for", "%w", err)
+		return nil, plugin.Errorf(plugin.CodeInvalid, "correct the request of the pod", "%w", err)
 	}
 	masters, err := mastersOf(r, asked)
 	if err != nil {
@@ -88,9 +88,9 @@ func connect(
 		}
 		if s.link.Fresh && s.mac == "" && s.link.MTU > m.MTU { // the kernel's error would only be "invalid argument"
 			return nil, plugin.Errorf(plugin.CodeInvalid,
-				"lower mtu. If the boot ENI has got a larger MTU, drain the node, because an ENI with pods keeps its "+
-					"MTU",
-				"mtu: %d is more than the MTU of %s, %d", s.link.MTU, s.link.Master, m.MTU)
+				"lower mtu. If the boot ENI now has a larger MTU than before, drain the node, because an ENI with "+
+					"pods keeps its MTU",
+				"mtu: %d: the MTU of %s is only %d", s.link.MTU, s.link.Master, m.MTU)
 		}
 		// A slave has the MAC address and the MTU of its master. So do not ask the kernel, whose answer could be lost
 		// (nl.ErrUnanswered).
@@ -107,12 +107,13 @@ func connect(
 			err = errors.Join(err, pod.DelFurther(slaves[0].link.Group))
 		}
 		if errors.Is(err, nl.ErrShared) {
-			return nil, plugin.Errorf(plugin.CodeTryAgain, "wait until the namespaces of these pods have ended",
-				"the pod gets the whole ENI: %w", err)
+			return nil, plugin.Errorf(plugin.CodeTryAgain,
+				"the runtime tries again. An ended pod uses the ENI until the pod's namespace is gone",
+				"the pod asks for the whole ENI: %w", err)
 		}
 		if errors.Is(err, syscall.EADDRINUSE) {
-			hint := "another slave of " + slaves[0].link.Master + " has the address: see 'cni-tool status --diff'"
-			return nil, plugin.Errorf(plugin.CodeTryAgain, hint, "%w", err)
+			return nil, plugin.Errorf(plugin.CodeTryAgain,
+				"another slave of the same ENI has the address: see 'cni-tool status --diff'", "%w", err)
 		}
 		return nil, err
 	}
@@ -143,7 +144,7 @@ func allSlaves(slaves []slave, predicate func(slave) bool) bool {
 func del(ctx context.Context, r *plugin.Request[Config], nameOnNode Home) error {
 	err := nl.InPod(ctx, r.NetNS, func(node, pod *nl.NS) error {
 		if err := errors.Join(moveCardsBack(r, nameOnNode, node, pod), delObjects(r, pod)); err != nil {
-			slog.Warn("DEL could not remove everything in the pod: the kernel removes the rest with the pod's "+
+			slog.Warn("DEL could not remove everything in the pod. The kernel removes the rest with the pod's "+
 				"namespace", "error", err)
 		}
 		return nil
@@ -184,8 +185,8 @@ func status(ctx context.Context, _ *plugin.Request[Config]) error {
 	defer node.Close()
 	if err := (nl.IPVlan{}).Supported(node); err != nil {
 		return plugin.Errorf(plugin.CodeNotAvailable,
-			"the kernel needs CONFIG_IPVLAN or the module ipvlan, on some distributions in the package "+
-				"linux-modules-extra",
+			"the kernel needs CONFIG_IPVLAN or the module ipvlan. On some distributions, the module is in the package "+
+				"linux-modules-extra or kernel-modules-extra",
 			"this kernel has no ipvlan: %w", err)
 	}
 	return nil

@@ -76,7 +76,7 @@ func mastersOf(r *plugin.Request[Config], asked []nic.Request) ([]master, error)
 	if r.Config.Master != "" {
 		if last > 0 {
 			return nil, plugin.Errorf(plugin.CodeInvalid,
-				"leave the key master out: the interfaces have ENIs of their own",
+				"leave the key master out, because each interface has an ENI of its own",
 				"master: %q: prevResult has addresses of %d interfaces", r.Config.Master, last+1)
 		}
 		masters := []master{{name: r.Config.Master}}
@@ -87,13 +87,15 @@ func mastersOf(r *plugin.Request[Config], asked []nic.Request) ([]master, error)
 		has := func(c *types100.IPConfig) bool { return plugin.At(c) == i }
 		if link.Name == "" || i > 0 && (link.Sandbox != "" || !slices.ContainsFunc(r.Prev.IPs, has)) {
 			return nil, plugin.Errorf(plugin.CodeInvalid, hint,
-				"chained master failure: interface %d of prevResult is not a named link of the node with addresses", i)
+				"chained master failure: interfaces[%d] of prevResult is not a link of the node with a name and addresses",
+				i)
 		}
 		masters = append(masters, master{link.Name, link.Mac})
 	}
 	if len(masters) > 0 && last >= len(masters) {
 		return nil, plugin.Errorf(plugin.CodeInvalid, hint,
-			"chained master failure: prevResult has an address of interface %d, and %d interfaces", last, len(masters))
+			"chained master failure: an address of prevResult is for interfaces[%d], but prevResult has only %d", last,
+			len(masters))
 	}
 	if len(masters) == 0 {
 		return nil, plugin.Errorf(plugin.CodeInvalid, hint,
@@ -107,8 +109,8 @@ func mastersOf(r *plugin.Request[Config], asked []nic.Request) ([]master, error)
 func checkAgreement(asked []nic.Request, masters []master) error {
 	for i, m := range masters {
 		if asksExclusive(asked, i) != (m.mac != "") {
-			return plugin.Errorf(plugin.CodeInvalid, "declare the same capabilities for all plugins of the list",
-				"interface %d: prevResult and the request of the pod disagree whether the pod gets the whole ENI of %s",
+			return plugin.Errorf(plugin.CodeInvalid, "declare the same capabilities for all plugins of the conflist",
+				"interface %d: prevResult and the request of the pod disagree whether the pod gets the whole ENI (link %s)",
 				i+1, m.name)
 		}
 	}

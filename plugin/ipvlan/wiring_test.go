@@ -139,8 +139,8 @@ func TestValidate(t *testing.T) {
 	const want = `mode: "bridge": want l2, l3 or l3s
 master: "eth 1": the name contains / or : or whitespace characters: want 1 to 15 bytes without white space, / and :
 containerInterface: "a/b": the name contains / or : or whitespace characters: want 1 to 15 bytes of printable ASCII without /, : and %
-mtu: 20: want 0, for the MTU of the master, or 68 to 65535 bytes
-ipam: "host-local": this plugin calls no other plugin; put cni-ipvlan-vpc-k8s-ipam before this plugin in the chain, or use the reference plugin, type ipvlan, with its own ipam
+mtu: 20: want 68 to 65535 bytes, or 0 for the MTU of the master
+ipam: "host-local": this plugin calls no other plugin; put cni-ipvlan-vpc-k8s-ipam before this plugin in the chain, or use the reference plugin (type ipvlan) with its own ipam
 linkInContainer: true: want false, because the master is the link of an ENI, and is on the node`
 	if err := c.Validate(); err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
@@ -159,16 +159,16 @@ func TestMastersOf(t *testing.T) {
 		{"prevResult has no addresses", func(r *plugin.Request[Config]) { r.Prev.IPs = nil }},
 		{"chained master failure. PrevResult lacks a single named interface",
 			func(r *plugin.Request[Config]) { r.Prev.Interfaces = nil }},
-		{"chained master failure: interface 1 of prevResult is not a named link of the node with addresses",
+		{"chained master failure: interfaces[1] of prevResult is not a link of the node with a name and addresses",
 			func(r *plugin.Request[Config]) {
 				r.Prev.Interfaces = append(r.Prev.Interfaces, r.Prev.Interfaces[0])
 			}},
-		{"chained master failure: interface 1 of prevResult is not a named link of the node with addresses",
+		{"chained master failure: interfaces[1] of prevResult is not a link of the node with a name and addresses",
 			func(r *plugin.Request[Config]) {
 				r.Prev.Interfaces = append(r.Prev.Interfaces, &types100.Interface{Name: "eth0", Sandbox: r.NetNS})
 				r.Prev.IPs[0].Interface = new(1)
 			}},
-		{"chained master failure: prevResult has an address of interface 3, and 1 interfaces",
+		{"chained master failure: an address of prevResult is for interfaces[3], but prevResult has only 1",
 			func(r *plugin.Request[Config]) { r.Prev.IPs[0].Interface = new(3) }},
 		{`master: "eth7": prevResult has addresses of 2 interfaces`, func(r *plugin.Request[Config]) {
 			r.Config.Master, r.Prev.IPs[0].Interface = "eth7", new(1)
@@ -177,11 +177,11 @@ func TestMastersOf(t *testing.T) {
 			r.Prev.Interfaces[0].Mac = "06:00:00:00:00:07"
 			r.Config.Args.CNI = []byte(`{"exclusive": true}`)
 		}},
-		{"interface 1: prevResult and the request of the pod disagree whether the pod gets the whole ENI of ens6",
+		{"interface 1: prevResult and the request of the pod disagree whether the pod gets the whole ENI (link ens6)",
 			func(r *plugin.Request[Config]) {
 				r.Prev.Interfaces[0].Mac = "06:00:00:00:00:07"
 			}},
-		{"interface 1: prevResult and the request of the pod disagree whether the pod gets the whole ENI of ens6",
+		{"interface 1: prevResult and the request of the pod disagree whether the pod gets the whole ENI (link ens6)",
 			func(r *plugin.Request[Config]) {
 				r.Config.Args.CNI = []byte(`{"exclusive": true}`)
 			}},

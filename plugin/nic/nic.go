@@ -177,8 +177,8 @@ func (b earlierRequests) addRequest(r Request, i int) error {
 	case slices.ContainsFunc(r.Addrs, func(a netip.Addr) bool { return b.addrs[a] }):
 		err = fmt.Errorf("ip: %s: another interface of the pod asks for this address", r.Addrs[0])
 	case r.ENI != "" && shared && (exclusive || r.Exclusive):
-		err = fmt.Errorf("eni: %s: another interface of the pod asks for this ENI, and one of them wants it "+
-			"exclusively", r.ENI)
+		err = fmt.Errorf("eni: %s: two interfaces of the pod ask for this ENI, and one of the two has "+
+			"exclusive: true", r.ENI)
 	}
 	b.names[r.Name], b.enis[r.ENI] = true, exclusive || r.Exclusive
 	for _, a := range r.Addrs {
@@ -294,7 +294,7 @@ func parseRequest(entry map[string]json.RawMessage) (r Request, _ error) {
 	case !values.IsID(o.ENI, "eni"):
 		mistake("eni: %s: want the ID of an ENI, for example eni-0123456789abcdef0", excerpt.Quote(o.ENI))
 	case o.Subnet != "" || len(o.SecurityGroups) > 0:
-		mistake("eni: %s: want no subnet and no securityGroups beside it, because the ENI has its own already", o.ENI)
+		mistake("eni: %s: want no subnet and no securityGroups beside eni, because the ENI already has both", o.ENI)
 	}
 	r = Request{Name: o.Name, Subnet: o.Subnet, ENI: o.ENI, Exclusive: o.Exclusive}
 	if len(o.SecurityGroups) > 0 {

@@ -102,8 +102,8 @@ func TestMistakes(t *testing.T) {
 		{`[{"eni": "i-1"}]`, ``, asked +
 			`interface 1: eni: "i-1": want the ID of an ENI, for example eni-0123456789abcdef0`},
 		{`[{"eni": "eni-1", "subnet": "subnet-1"}]`, ``, asked +
-			`interface 1: eni: eni-1: want no subnet and no securityGroups beside it, because the ENI has its own ` +
-			`already`},
+			`interface 1: eni: eni-1: want no subnet and no securityGroups beside eni, because the ENI already ` +
+			`has both`},
 		{`[{"name": "net1"}]`, ``, asked +
 			`interface 1: name: "net1": want eth0, the name of the first interface, or no name`},
 		{`[{}, {"name": "eth0"}]`, ``, asked + `interface 2: name: "eth0": another interface of the pod has this name`},
@@ -133,8 +133,8 @@ func TestMistakes(t *testing.T) {
 		{`[{"ip": "10.0.1.7"}, {"ip": "10.0.1.7"}]`, ``, asked +
 			`interface 2: ip: 10.0.1.7: another interface of the pod asks for this address`},
 		{`[{"eni": "eni-1"}, {"eni": "eni-1", "exclusive": true}]`, ``, asked +
-			`interface 2: eni: eni-1: another interface of the pod asks for this ENI, and one of them wants ` +
-			`it exclusively`},
+			`interface 2: eni: eni-1: two interfaces of the pod ask for this ENI, and one of the two has ` +
+			`exclusive: true`},
 		{`[{}]`, `"runtimeConfig": {"ips": ["10.0.1.7"]}`,
 			`the annotation cni-ipvlan-vpc-k8s/nics asks for the interface eth0, and ips, deviceID or args.cni asks ` +
 				`for it, too: want only one of these requests`},

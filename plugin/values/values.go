@@ -155,6 +155,6 @@ func (m *Mistakes) Between(key string, n *int, fallback, minimum, maximum int) i
 func (m *Mistakes) MTU(n, minimum int, zeroMeaning string) {
 	const most = 65535
 	if n != 0 && (n < minimum || n > most) {
-		m.Wrong("mtu: %d: want 0, for %s, or %d to %d bytes", n, zeroMeaning, minimum, most)
+		m.Wrong("mtu: %d: want %d to %d bytes, or 0 for %s", n, minimum, most, zeroMeaning)
 	}
 }

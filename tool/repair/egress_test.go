@@ -365,7 +365,7 @@ func TestRenewalRefused(t *testing.T) {
 		means  string
 	}{
 		"the role is gone": {func() { n.role = "routers"; n.configure("second") },
-			"the configuration now gives the pod another role: it is client, and would be router"},
+			"the configuration now gives the pod another role: the pod is client, and would become router"},
 		"the annotation": {func() {
 			n.configure("second")
 			asks := map[string]string{egress.Annotation: "other"}
@@ -377,7 +377,7 @@ func TestRenewalRefused(t *testing.T) {
 			n.must(err)
 			other := strings.Replace(string(text), `"egress":`, `"egressPort": 4789, "egress":`, 1)
 			n.must(os.WriteFile(n.config, []byte(other), 0o600))
-		}, "its tunnels use UDP port 5555, and egressPort is 4789"},
+		}, "the pod's tunnels use UDP port 5555, and egressPort is 4789"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			c.change()
