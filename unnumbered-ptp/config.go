@@ -108,8 +108,8 @@ func (c *Config) Validate() error {
 		m.OneOf("serviceLoop", c.ServiceLoop, redirect, masquerade, none)
 	}
 	if c.KeepCaller && c.ServiceLoop == none {
-		m.Wrong(`keepCaller: true: want another serviceLoop than "none", with which pods see the node instead of the ` +
-			"caller")
+		m.Wrong(`keepCaller: true: want another serviceLoop than "none". With "none", pods see the node instead of ` +
+			"the caller")
 	}
 	c.validateRoutes(&m)
 	c.validatePrefix(&m)

@@ -26,7 +26,7 @@ func TestVethPrefixes(t *testing.T) {
 	for prefix, want := range map[string]string{
 		"": "", "eni": "", "cali": "", "x": "", "A0": "",
 		"calix": "want 1 to 4 letters and digits", "e-i": "want 1 to 4", "ëni": "want 1 to 4", "a/b": "want 1 to 4",
-		"veth": "the names of all other pairs begin with veth", "eth": "links of nodes have such names",
+		"veth": "the names of all other pairs begin with veth", "eth": "links of nodes have names with this prefix",
 		"lo": "links of nodes", "vlan": "links of nodes", "ens": "links of nodes",
 	} {
 		c := Config{HostInterface: "eth0", ContainerInterface: "eth1", VethPrefix: prefix}

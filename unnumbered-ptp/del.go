@@ -90,7 +90,7 @@ func delPod(r *request, pod, ownNS *nl.NS, eni nl.Link) {
 		err = errors.Join(err, remainingObjects(r, ownNS, eni).Del())
 	}
 	if err != nil {
-		slog.Warn("DEL could not remove everything in the pod: the kernel removes the rest with the pod's "+
+		slog.Warn("DEL could not remove everything in the pod. The kernel removes the rest with the pod's "+
 			"namespace", "error", err)
 	}
 }

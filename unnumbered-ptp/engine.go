@@ -57,14 +57,15 @@ func (s *scene) explainTaken(p pair, failed error) error {
 	if err != nil || near.MAC == p.veth.MAC {
 		return failed
 	}
-	owner := "a link of another program"
+	owner, hint := "a link of another program", "delete or rename this link, or set another vethPrefix"
+	const ends = "the DEL of the other container deletes the pair. If the container is gone, a GC deletes the pair"
 	if words := strings.Fields(near.Alias); len(words) > 2 && networkInAlias(near.Alias) != "" {
-		owner = "the pair of an earlier sandbox, the container " + words[2] + ","
+		owner, hint = "the pair of an earlier sandbox (container "+words[2]+")", ends
 	} else if isHalfMade(near) {
-		owner = "a pair of another ADD for the pod, which has not ended,"
+		owner, hint = "the pair of another ADD for the pod, which has not ended,", ends
 	}
-	return plugin.Errorf(plugin.CodeTryAgain, "the DEL of its container deletes the pair. If the container is gone, "+
-		"a GC deletes the pair. Then the next ADD succeeds. 'ip -d link show "+near.Name+"' shows the link",
+	return plugin.Errorf(plugin.CodeTryAgain, hint+". Then the next ADD succeeds. 'ip -d link show "+near.Name+
+		"' shows the link",
 		"the veth pair of the pod %s must have the name %s, but %s has this name: this ADD has changed nothing",
 		s.Pod, near.Name, owner)
 }
@@ -109,9 +110,8 @@ func (c *Config) validatePrefix(m *values.Mistakes) {
 		m.Wrong(`vethPrefix: "veth": want another prefix, for example eni, because the names of all other pairs ` +
 			"begin with veth")
 	case slices.Contains([]string{"lo", "eth", "ens", "vlan"}, p):
-		m.Wrong("vethPrefix: %q: want another prefix, for example eni, because links of nodes have such names; other "+
-			"programs would take them for pods",
-			p)
+		m.Wrong("vethPrefix: %q: want another prefix, for example eni. Other links of nodes have names with this prefix, "+
+			"and an engine of NetworkPolicy would take these links for pods", p)
 	}
 }
 

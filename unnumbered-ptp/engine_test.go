@@ -153,7 +153,8 @@ func TestVethPrefixTaken(t *testing.T) {
 			must(t, f.ADD(earlier))
 			before := nltest.Dump(t, f.node, earlier.NS, next.NS)
 			for range 2 {
-				tryAgain(t, f.ADD(next), known, "payments/web-0", "the container earlier")
+				tryAgain(t, f.ADD(next), known, "payments/web-0", "(container earlier)",
+					"the DEL of the other container")
 				same(t, "the failed ADD", before, nltest.Dump(t, f.node, earlier.NS, next.NS))
 				must(t, f.DEL(next))
 				same(t, "the DEL after it", before, nltest.Dump(t, f.node, earlier.NS, next.NS))
@@ -182,8 +183,8 @@ func tryAgain(t *testing.T, err error, words ...string) {
 		t.Fatalf("ADD: %v", err)
 	}
 	for _, word := range words {
-		if !strings.Contains(err.Error(), word) {
-			t.Errorf("%q does not have %q", err, word)
+		if !strings.Contains(e.Error()+" "+e.Hint, word) {
+			t.Errorf("%q and the hint %q do not have %q", err, e.Hint, word)
 		}
 	}
 }
@@ -207,7 +208,8 @@ func TestVethPrefixOthers(t *testing.T) {
 
 	nltest.Shell(t, f.node, "ip link add "+known+" type veth peer name others")
 	before := nltest.Dump(t, f.node, q.NS)
-	tryAgain(t, f.ADD(q), known, "payments/web-0", "a link of another program has this name")
+	tryAgain(t, f.ADD(q), known, "payments/web-0", "a link of another program has this name",
+		"delete or rename this link")
 	for _, again := range []func() error{
 		func() error { return f.DEL(q) }, func() error { return f.DEL(p) }, func() error { return f.GC(p) },
 	} {
@@ -220,7 +222,7 @@ func TestVethPrefixOthers(t *testing.T) {
 		" type veth peer name begun")
 	nltest.Shell(t, f.node, begin)
 	before = nltest.Dump(t, f.node, q.NS)
-	tryAgain(t, f.ADD(q), known, "payments/web-0", "has not ended, has this name")
+	tryAgain(t, f.ADD(q), known, "payments/web-0", "has not ended, has this name", "a GC deletes the pair")
 	must(t, f.DEL(q))
 	must(t, f.GC(q, p.request.Attachment))
 	same(t, "a pair that was begun", before, nltest.Dump(t, f.node, q.NS))

@@ -384,7 +384,7 @@ func eniOfRule(r nl.Rule) (eni int, is bool) {
 func (m eniMark) Check(n *nl.NS) error {
 	number, err := m.number(n)
 	if err != nil {
-		return fmt.Errorf("no table of nftables marks what the pods of the ENI send: %w", err)
+		return fmt.Errorf("no rule in the table inet %s marks the packets of the ENI's pods: %w", eniTable().Name, err)
 	}
 	err = errors.Join(eniTable().Check(n), m.branch(number).Check(n))
 	for _, r := range append(m.markRules(number), m.sharedRules()...) {

@@ -27,7 +27,7 @@ type node struct {
 }
 
 // wantsHost is the hint to the operator if the node has no link with the name hostInterface.
-const wantsHost = "hostInterface is the name of the boot ENI's link on this node, see 'ip route show default'"
+const wantsHost = "set hostInterface to the name of the boot ENI's link on this node, see 'ip route show default'"
 
 // readNode reads the node. In the configuration, it replaces an alternative name in hostInterface by the link's name,
 // because netfilter and /proc/sys do not accept alternative names.

@@ -76,8 +76,8 @@ func (s *scene) readRouted() (err error) {
 	if err == nil && nl.OtherFirst(links, nl.PodGroup(s.Digest())) {
 		return plugin.Errorf(plugin.CodeRefused,
 			`serve further networks of a pod from a pool with dataPath "ipvlan"`,
-			`dataPath "veth": the pod has another network of ours already, and this data path is only for the first `+
-				"network of a pod")
+			`dataPath "veth": the pod already has another network of this plugin, and this data path is only for the `+
+				"first network of a pod")
 	}
 	return err
 }

@@ -147,7 +147,7 @@ func TestRoutedOrNothing(t *testing.T) {
 		"another network of ours": {func(f *fabric, p *pod) {
 			f.add(f.other, nl.Veth{Name: "others", Peer: "net1", PeerNS: p.NS,
 				PeerGroup: nl.PodGroup([]byte("another1"))})
-		}, "the pod has another network of ours already"},
+		}, "the pod already has another network of this plugin"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, p := routedAgain(t)

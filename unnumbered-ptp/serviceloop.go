@@ -63,15 +63,13 @@ func (c Config) Loops() bool { return c.IPMasq && c.ServiceLoop != none }
 // checkHooks fails if the pod's link to the VPC has no hooks (mode l3s), and the pod needs hooks for packets that
 // arrive through this link.
 func (s *scene) checkHooks() error {
-	const hint = `use mode "l2", or set serviceLoop to "none" and leave limits of the bandwidth that pods receive to ` +
-		"other plugins"
 	switch {
 	case !s.unhooked:
 	case s.Config.Loops():
-		return plugin.Errorf(plugin.CodeInvalid, hint,
+		return plugin.Errorf(plugin.CodeInvalid, `use mode "l2", or set serviceLoop to "none"`,
 			`mode "l3s": a service loop sees no packets that arrive by %s`, s.IfName)
 	case s.Config.RuntimeConfig.Bandwidth.IngressRate > 0:
-		return plugin.Errorf(plugin.CodeInvalid, hint,
+		return plugin.Errorf(plugin.CodeInvalid, `use mode "l2", or let another plugin limit the bandwidth`,
 			`mode "l3s": a limit of the bandwidth sees no packets that arrive by %s`, s.IfName)
 	}
 	return nil

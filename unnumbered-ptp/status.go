@@ -19,15 +19,14 @@ func status(r *request) error {
 		return plugin.Errorf(plugin.CodeNotAvailable, wantsHost, "%w", err)
 	}
 	if err := checkSettable(r, n); err != nil {
-		return plugin.Errorf(plugin.CodeNotAvailable,
-			"set the value in /etc/sysctl.d, or give the container runtime a writable /proc/sys", "%w", err)
+		return plugin.Errorf(plugin.CodeNotAvailable, "", "%w", err)
 	}
 	if err := checkNetfilter(r, n); err != nil {
 		return withModuleHint(err)
 	}
 	if err := r.Config.checkLoopSupport(); err != nil {
 		return plugin.Errorf(plugin.CodeNotAvailable,
-			`this loop needs Linux 5.10 and the modules sch_ingress and cls_bpf; without "serviceLoop" in the `+
+			`this loop needs Linux 5.10 and the modules sch_ingress and cls_bpf. Without "serviceLoop" in the `+
 				"configuration, the plugin uses a loop that the kernel supports",
 			`serviceLoop "redirect": %w`, err)
 	}
@@ -93,6 +92,5 @@ func withModuleHint(err error) error {
 	if !errors.Is(err, nl.ErrNoModule) {
 		return err
 	}
-	return plugin.Errorf(plugin.CodeNotAvailable, "load these modules when the node boots, see modules-load.d(5); "+
-		"on some distributions they are in the package linux-modules-extra or kernel-modules-extra", "%w", err)
+	return plugin.Errorf(plugin.CodeNotAvailable, plugin.ModulesHint, "%w", err)
 }

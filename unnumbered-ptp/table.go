@@ -37,7 +37,7 @@ func (s *scene) loopTable(p pair, existed bool) (uint32, error) {
 	routes, err := s.nodeNS.Routes(nl.RouteFilter{Dev: p.veth.Name, Protocol: nl.RouteProtocol})
 	for _, r := range routes {
 		if r.Table != nl.MainTable && r.Table != tableLoopless {
-			return 0, fmt.Errorf("%s has a service loop, by routing table %d: %w", p.veth.Name, r.Table, errLooped)
+			return 0, fmt.Errorf("%s has a service loop in the routing table %d: %w", p.veth.Name, r.Table, errLooped)
 		}
 	}
 	return 0, err
@@ -58,14 +58,15 @@ func (s *scene) tableAsMade(p pair) (uint32, error) {
 	case i < 0:
 		return s.loopTable(p, true)
 	case p.loop == none:
-		return 0, fmt.Errorf("%s has a service loop, by routing table %d: %w", p.veth.Name, rules[i].Table, errLooped)
+		return 0, fmt.Errorf("%s has a service loop in the routing table %d: %w", p.veth.Name, rules[i].Table,
+			errLooped)
 	}
 	return rules[i].Table, nil
 }
 
 // errLooped is the error about a pod with a service loop, if serviceLoop is now none.
 var errLooped = errors.New(
-	`the pod was made before serviceLoop was "none": delete the pod, and its controller makes a new one`)
+	`the pod is older than serviceLoop "none": delete the pod, and its controller makes a new one`)
 
 // tableOfVeth returns the number of the routing table of a pod's veth. The table of an existing veth has a route
 // through this veth. A new veth gets the first table without routes of the pod's families. After many pods, the indices
@@ -94,7 +95,7 @@ func (s *scene) tableOfVeth(p pair, existed bool) (uint32, error) {
 	if free != 0 {
 		return free, nil
 	}
-	return 0, fmt.Errorf("routing table %d and %d others for this pod are in use by other programs: set "+
+	return 0, fmt.Errorf("the routing table %d and the %d others for this pod are in use by other programs: set "+
 		"routeTableStart to another number", tableOfIndex(s.Config.start, near.Index), tries-1)
 }
 

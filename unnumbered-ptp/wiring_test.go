@@ -265,7 +265,7 @@ func TestValidate(t *testing.T) {
 	for config, want := range map[string]string{
 		`{}`: "hostInterface must be specified: want the name of the boot ENI's link, for example eth0 or ens5\n" +
 			"containerInterface must be specified: want the name of the pod's end of the veth pair, for example eth1",
-		`{"hostInterface": "ens5", "containerInterface": "eth1", "mtu": -1, "routeTableStart": 0, "nodePortMark": 0, "nodePorts": "9:8", "serviceLoop": "ports"}`: "mtu: -1: want 0, for the MTU of hostInterface, or 68 to 65535 bytes\n" +
+		`{"hostInterface": "ens5", "containerInterface": "eth1", "mtu": -1, "routeTableStart": 0, "nodePortMark": 0, "nodePorts": "9:8", "serviceLoop": "ports"}`: "mtu: -1: want 68 to 65535 bytes, or 0 for the MTU of hostInterface\n" +
 			"routeTableStart: 0: want 1 to 1073741824\n" +
 			"nodePortMark: 0: want at least one bit, which marks a connection, for example 8192 (0x2000)\n" +
 			"nodePorts: \"9:8\": want a range such as \"30000:32767\", or \"\" for no NodePorts\n" +
@@ -283,7 +283,7 @@ func TestValidate(t *testing.T) {
 			"containerInterface: \"lo\": the name is one that the kernel uses itself: want 1 to 15 bytes of " +
 			"printable ASCII without /, : and %",
 		`{"hostInterface": "ens5", "containerInterface": "eth1", "nodePorts": "", "keepCaller": true}`:       `keepCaller: true: want a range of NodePorts in nodePorts, which is ""`,
-		`{"hostInterface": "ens5", "containerInterface": "eth1", "serviceLoop": "none", "keepCaller": true}`: `keepCaller: true: want another serviceLoop than "none", with which pods see the node instead of the caller`,
+		`{"hostInterface": "ens5", "containerInterface": "eth1", "serviceLoop": "none", "keepCaller": true}`: `keepCaller: true: want another serviceLoop than "none". With "none", pods see the node instead of the caller`,
 		`{"hostInterface": "ens5", "containerInterface": "eth1", "defaultRoute": "vpc"}`:                     "hostCidrs must be specified with defaultRoute \"vpc\": want the CIDRs of the cluster's Services, for example \"172.20.0.0/16\". Without hostCidrs, calls to Services leave by the ENI and get no answer",
 	} {
 		var c Config
