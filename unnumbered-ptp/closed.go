@@ -80,8 +80,8 @@ func checkClosedChain(r *request) error {
 	}
 	t := nl.Table{Family: "inet", Name: nl.OwnTableOf(r.Network), Chains: []nl.Chain{chain}}
 	if err := t.Intact(r.nodeNS); err != nil && r.Config.looplessMasquerade().Check(r.nodeNS) != nil {
-		return fmt.Errorf("pods would reach Services with the node's address if another program removed the pods' rules: "+
-			"%w", err)
+		return fmt.Errorf("pods would reach Services with the node's address if another program removed the pods' "+
+			"rules: %w", err)
 	}
 	return nil
 }

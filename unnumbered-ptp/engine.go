@@ -110,8 +110,8 @@ func (c *Config) validatePrefix(m *values.Mistakes) {
 		m.Wrong(`vethPrefix: "veth": want another prefix, for example eni, because the names of all other pairs ` +
 			"begin with veth")
 	case slices.Contains([]string{"lo", "eth", "ens", "vlan"}, p):
-		m.Wrong("vethPrefix: %q: want another prefix, for example eni. Other links of nodes have names with this prefix, "+
-			"and an engine of NetworkPolicy would take these links for pods", p)
+		m.Wrong("vethPrefix: %q: want another prefix, for example eni. Other links of nodes have names with this "+
+			"prefix, and an engine of NetworkPolicy would take these links for pods", p)
 	}
 }
 

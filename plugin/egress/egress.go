@@ -80,8 +80,8 @@ func unavailable(err error) error {
 	if !errors.Is(err, nl.ErrNoFOU) && !errors.Is(err, nl.ErrNoTunnel) && !errors.Is(err, nl.ErrNoModule) {
 		return err
 	}
-	return plugin.Errorf(plugin.CodeNotAvailable, plugin.ModulesHint+". An egress needs the modules fou, fou6, ipip and "+
-		"ip6_tunnel. Linux 5.10 is too old for an egress", "egress: %w", err)
+	return plugin.Errorf(plugin.CodeNotAvailable, plugin.ModulesHint+". An egress needs the modules fou, fou6, ipip "+
+		"and ip6_tunnel. Linux 5.10 is too old for an egress", "egress: %w", err)
 }
 
 // del deletes the objects of the pod's egress. It does nothing if the pod cannot have a role (mayHaveRole). If it

@@ -87,8 +87,8 @@ func mastersOf(r *plugin.Request[Config], asked []nic.Request) ([]master, error)
 		has := func(c *types100.IPConfig) bool { return plugin.At(c) == i }
 		if link.Name == "" || i > 0 && (link.Sandbox != "" || !slices.ContainsFunc(r.Prev.IPs, has)) {
 			return nil, plugin.Errorf(plugin.CodeInvalid, hint,
-				"chained master failure: interfaces[%d] of prevResult is not a link of the node with a name and addresses",
-				i)
+				"chained master failure: interfaces[%d] of prevResult is not a link of the node with a name and "+
+					"addresses", i)
 		}
 		masters = append(masters, master{link.Name, link.Mac})
 	}
@@ -110,7 +110,8 @@ func checkAgreement(asked []nic.Request, masters []master) error {
 	for i, m := range masters {
 		if asksExclusive(asked, i) != (m.mac != "") {
 			return plugin.Errorf(plugin.CodeInvalid, "declare the same capabilities for all plugins of the conflist",
-				"interface %d: prevResult and the request of the pod disagree whether the pod gets the whole ENI (link %s)",
+				"interface %d: prevResult and the request of the pod disagree whether the pod gets the whole ENI "+
+					"(link %s)",
 				i+1, m.name)
 		}
 	}
