@@ -17,7 +17,7 @@ if [ -z "${DPKG_ROOT:-}" ] && [ -d /run/systemd/system ]; then
 		elif stays ManageForeignRoutes && stays ManageForeignRoutingPolicyRules; then
 			systemctl try-restart systemd-networkd.service || :
 		elif systemctl -q is-active systemd-networkd.service; then
-			echo "systemd-networkd was not restarted: its settings may remove the network of pods. Run cni-tool doctor" >&2
+			echo "systemd-networkd was not restarted, because a restart may remove the routes and rules of pods. Run cni-tool doctor" >&2
 		fi
 		;;
 	esac

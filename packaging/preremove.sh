@@ -10,7 +10,7 @@ esac
 units="cni-advertise.timer cni-doctor.timer cni-gc.timer cni-metrics.timer cni-warm.path cni-warm.service cni-links.service"
 if [ -z "${DPKG_ROOT:-}" ] && [ -d /run/systemd/system ]; then
 	if [ "${CNI_IPVLAN_VPC_FORCE_REMOVE:-}" != 1 ] && ! cni-ipvlan-vpc-k8s-tool install --in-use; then
-		echo "hint: with CNI_IPVLAN_VPC_FORCE_REMOVE=1 in its environment, the removal goes on; the DEL of such pods then fails" >&2
+		echo "hint: to remove the package although pods have addresses, set CNI_IPVLAN_VPC_FORCE_REMOVE=1. The DELs of these pods then fail" >&2
 		exit 1
 	fi
 	# shellcheck disable=SC2086 # a list

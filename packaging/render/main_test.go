@@ -335,11 +335,11 @@ func TestNewConflistMakesNewPods(t *testing.T) {
 // TestBadValues wants an error that names the value.
 func TestBadValues(t *testing.T) {
 	for want, values := range map[string]string{
-		"where have you pushed the image": `{image: {repository: ""}}`,
-		"which release":                   `{image: {repository: r, tag: ""}}`,
-		"plugins":                         `{plugins: {}}`,
-		"enable":                          `{maintain: {enable: true}}`,
-		"systemd":                         `{systemd: maybe}`,
+		"image.repository must be set": `{image: {repository: ""}}`,
+		"image.tag must be set":        `{image: {repository: r, tag: ""}}`,
+		"plugins":                      `{plugins: {}}`,
+		"enable":                       `{maintain: {enable: true}}`,
+		"systemd":                      `{systemd: maybe}`,
 	} {
 		if _, err := render("../chart", release, namespace, valuesOf(t, values)); err == nil ||
 			!strings.Contains(err.Error(), want) {
