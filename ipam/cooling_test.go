@@ -4,10 +4,12 @@
 package ipam
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -76,5 +78,32 @@ func TestCollectNeverUsed(t *testing.T) {
 	w.Age(20 * time.Minute)
 	if r := w.cooledFor(24 * time.Hour); len(r.Unassigned) != 2 {
 		t.Errorf("the collection has unassigned %v, want two addresses", r.Unassigned)
+	}
+}
+
+// TestCollectPruned: two pods of a pool with IPv6 end. Then an ADD of another pool forgets when their addresses became
+// free, because a /80 has too many of them. The pool's ENI still stays for FreeAfter, and while the addresses cool.
+func TestCollectPruned(t *testing.T) {
+	for after, want := range map[time.Duration]int{59 * time.Minute: 0, 61 * time.Minute: 1} {
+		cools := func(string) time.Duration { return time.Hour }
+		for name, what := range map[string]less.Collection{"free-after": {FreeAfter: time.Hour, Max: -1},
+			"reuseIPWait": {FreeAfter: time.Minute, Max: -1, ReuseWait: cools}} {
+			w := newWorld6(t, "m5.large")
+			w.policy.Families = []lease.Family{lease.IPv6}
+			w.mustAcquire(0)
+			w.mustAcquire(1)
+			w.Age(10 * time.Hour)
+			w.end(0)
+			w.end(1)
+			w.Age(after)
+			other := w.pool()
+			other.Policy.Pool = "other"
+			if _, err := other.Take(w.Context(), pod(9)); !errors.Is(err, lease.ErrNone) {
+				t.Errorf("an ADD of another pool: %v", err)
+			}
+			if r := must1(w.pool().Collect(w.Context(), what))(w); len(r.Deleted) != want {
+				t.Errorf("%s: %v after the end of the pods: %+v", name, after, r)
+			}
+		}
 	}
 }

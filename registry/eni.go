@@ -117,8 +117,9 @@ func (e ENI) NoLink(now time.Time) bool {
 //
 //codec:describe
 type Prefix struct {
-	CIDR  netip.Prefix `json:"cidr"`
-	Since time.Time    `json:"since"` // when EC2 delegated the prefix; zero if unknown
+	CIDR netip.Prefix `json:"cidr"`
+	// when EC2 delegated the prefix, or when the last lease ended that State.Free has forgotten; zero if unknown
+	Since time.Time `json:"since"`
 }
 
 // describePrefixes describes the member with the list of an ENI's prefixes. A long list has an index: see

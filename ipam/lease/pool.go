@@ -265,10 +265,23 @@ func pruneState(s *registry.State, policy Policy, now time.Time) {
 		if _, owned := s.Owners[a]; owned || now.Sub(since) <= max(policy.ReuseWait, StaleMetadata) {
 			continue
 		}
-		if _, e := s.ENIOf(a); !slices.Contains(e.Addrs, a) {
+		if id, e := s.ENIOf(a); !slices.Contains(e.Addrs, a) {
 			s.Free.Delete(a)
+			notePruned(s, id, a, since)
 		}
 	}
+}
+
+// notePruned records in the prefix of the address a that a lease ended at this time. The registry forgets when a became
+// free, but a collection must not count the prefix as free for longer.
+func notePruned(s *registry.State, eni string, a netip.Addr, ended time.Time) {
+	s.Edit(eni, func(e *registry.ENI) {
+		for i, b := range e.Prefixes {
+			if b.CIDR.Contains(a) && b.Since.Before(ended) {
+				e.Prefixes[i].Since = ended
+			}
+		}
+	})
 }
 
 // Note copies parts of the configuration into the registry, for a collection that does not have the configuration. They

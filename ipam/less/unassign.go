@@ -33,9 +33,14 @@ func (c *Collecting) isIdle(s *registry.State, e registry.ENI, a netip.Addr, now
 	return free && now.Sub(since) >= least && c.Used.Of(e.MAC, a) == "" && !c.Used.Partial
 }
 
-// isIdlePrefix reports whether all addresses of a prefix have been free for at least FreeAfter, and none cools.
+// isIdlePrefix reports whether all addresses of a prefix have been free for at least FreeAfter, and none cools. The
+// registry does not have all addresses of a /80 that cool: Since of the /80 may be the end of a lease.
 func (c *Collecting) isIdlePrefix(s *registry.State, e registry.ENI, b registry.Prefix, now time.Time) bool {
-	if now.Sub(b.Since) < c.FreeAfter || c.Used.Partial {
+	least := c.FreeAfter
+	if b.CIDR.Addr().Is6() {
+		least = c.leastFree(e.Pool)
+	}
+	if now.Sub(b.Since) < least || c.Used.Partial {
 		return false
 	}
 	for range s.Leases.Within(b.CIDR) {
