@@ -5,12 +5,14 @@ package ipam
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
@@ -267,6 +269,28 @@ func TestFullByOthers(t *testing.T) {
 				}
 				w.consistent()
 			})
+		})
+	}
+}
+
+// TestReattachedCools: an operator detaches an ENI whose pod has just ended, and the node loses its registry. A growth
+// attaches the ENI again. Its addresses first cool, so the next pod does not get the address of that pod.
+func TestReattachedCools(t *testing.T) {
+	for _, prefixes := range []bool{false, true} {
+		inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
+			w.policy.Prefixes = prefixes
+			had := must1(w.acquire(0))(w)
+			w.end(0)
+			w.byOperator(had.ID)
+			w.Lose()
+			must(w, w.Registry().Mark(known.ReleasedMark)) // so the node may have had pods
+			got := must1(w.acquire(1))(w)
+			if e := w.ENI(had.ID); e.Instance == "" {
+				w.Errorf("%s was not attached again", had.ID)
+			}
+			if slices.Contains(got.Addrs, had.Addrs[0]) {
+				w.Errorf("prefixes %v: the next pod has %v of the pod that has just ended", prefixes, got.Addrs)
+			}
 		})
 	}
 }

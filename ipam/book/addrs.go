@@ -69,6 +69,18 @@ func AddPrefixes(s *registry.State, id string, cidrs []netip.Prefix, delegatedSi
 	s.ENIs[id] = e
 }
 
+// CoolPrefixes records that the addresses of IPv4 prefixes became free at this time, except those that the registry
+// already has. If the time is zero, CoolPrefixes does nothing. A /80 has too many addresses to list.
+func CoolPrefixes(s *registry.State, cidrs []netip.Prefix, freeSince time.Time) {
+	for _, c := range cidrs {
+		for a := c.Addr(); a.Is4() && c.Contains(a) && !freeSince.IsZero(); a = a.Next() {
+			if !s.Leases.Has(a) && !s.Free.Has(a) {
+				s.Free.Set(a, freeSince)
+			}
+		}
+	}
+}
+
 // A Releasable has what one call to EC2 unassigns from an ENI: addresses or prefixes.
 type Releasable struct {
 	Addrs    map[netip.Addr]time.Time // each address, with the time when it became free

@@ -238,6 +238,10 @@ func (p *Node) attachOurs(ctx context.Context, eni aws.ENI, token string, spec E
 		return err
 	}
 	_, known := s.ENIs[eni.ID]
+	var freeSince time.Time
+	if mayHaveServed(s, eni.ID) {
+		freeSince = time.Now()
+	}
 	on := call.Object{ENI: eni.ID, Subnet: eni.Subnet}
 	if known {
 		on.Subnet = eni.ID // this ENI was attached before, so a refusal of the subnet is recorded only for the ENI
@@ -270,8 +274,9 @@ func (p *Node) attachOurs(ctx context.Context, eni aws.ENI, token string, spec E
 		if !known { // a known ENI gets no Provisioning mark, because its Provision may have ended long ago
 			book.MarkProvisioning(s, eni.ID, !spec.Managed)
 		}
-		book.AddAddrs(s, eni.ID, addrs, time.Time{})
+		book.AddAddrs(s, eni.ID, addrs, freeSince)
 		book.AddPrefixes(s, eni.ID, cidrs, time.Now())
+		book.CoolPrefixes(s, cidrs, freeSince)
 		book.Serve(s, eni.ID, spec.Pool)
 		s.Intents[token] = registry.Intent{Action: book.ModifyAction, ENI: eni.ID, Attachment: attachment,
 			Since: time.Now()}
@@ -283,6 +288,22 @@ func (p *Node) attachOurs(ctx context.Context, eni aws.ENI, token string, spec E
 		return nil
 	}
 	return p.setDeleteOnTermination(ctx, eni.ID, attachment, token)
+}
+
+// mayHaveServed reports whether pods may have had addresses of an unattached ENI that is not in the registry. An
+// operator or another program may have detached such an ENI before the registry was lost. No pod has had an address if
+// this node has begun to make the ENI, or if it has had no pod since its boot (see Learn of package known).
+func mayHaveServed(s *registry.State, eni string) bool {
+	_, known := s.ENIs[eni]
+	if known || !s.Rebuilt.Since.IsZero() && !s.Rebuilt.Unconfirmed {
+		return false
+	}
+	for _, i := range s.Intents {
+		if i.Action == book.CreateAction || i.Action == book.AttachAction && i.ENI == eni {
+			return false
+		}
+	}
+	return true
 }
 
 // discardENI deletes an ENI that could not be attached.
