@@ -63,10 +63,11 @@ func (m *model) verify() {
 	}
 }
 
-// noteEnd notes when a running pod ends.
+// noteEnd notes when a running pod ends. It notes nothing if the pod has lost its ENI before. It also notes nothing if
+// no process has looked at the node since the registry was damaged: nothing then shows that there was a pod.
 func (m *model) noteEnd(p *modelPod) {
 	for _, a := range p.addrs {
-		if p.alive {
+		if p.alive && !p.robbed && !m.damaged {
 			m.ended[a] = time.Now()
 		}
 	}
@@ -87,7 +88,8 @@ func (m *model) verifyCooled(before *registry.State, past []netip.Addr, done les
 		id, e := before.ENIOf(a)
 		released := slices.Contains(done.Unassigned, a) || slices.Contains(done.Deleted, id) && !e.Draining ||
 			slices.ContainsFunc(done.Returned, func(c netip.Prefix) bool { return c.Contains(a) })
-		if wait := m.policies[0].ReuseWait; released && time.Since(ended) < wait && !lease.ToRelease(before, a) {
+		_, follows := before.Owners[a]
+		if wait := m.policies[0].ReuseWait; released && time.Since(ended) < wait && !follows {
 			m.wrong("%s is released %v after its pod has ended", a, time.Since(ended))
 		}
 	}
