@@ -74,10 +74,14 @@ func planOf(c *cli.Context) (launchPlan, error) {
 	return p, err
 }
 
-// poolsOf returns a policy for each pool of the networks. requestsENIs reports whether pods may ask for ENIs.
+// poolsOf returns a policy for each pool of the networks. requestsENIs reports whether pods may ask for ENIs. Of networks
+// with the same name, only the first counts: a file of Multus may have a copy of a conflist.
 func poolsOf(networks []conf.List) (pools []lease.Policy, requestsENIs bool) {
 	var all []lease.Policy
-	for _, l := range networks {
+	for i, l := range networks {
+		if slices.ContainsFunc(networks[:i], func(first conf.List) bool { return first.Name == l.Name }) {
+			continue
+		}
 		own := l.IPAM.Policies()
 		all = append(all, own...)
 		requestsENIs = requestsENIs || slices.ContainsFunc(l.IPAM.Permissions,
