@@ -4,6 +4,7 @@
 package ipam
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
@@ -171,6 +173,25 @@ func TestNoPrefixesOnXen(t *testing.T) {
 				t.Errorf("%v: pod %d: %v", families, n, err)
 			}
 		}
+	}
+}
+
+// TestTypeWithoutIPv6: no ENI of the instance type can have an IPv6 address, so no new ENI can serve pods with one.
+func TestTypeWithoutIPv6(t *testing.T) {
+	c := ec2sim.World("vpc-1 10.177.0.0/16 2001:db8:77::/56\n" + bootForPods +
+		"\nsubnet-pod0 10.177.16.0/20 2001:db8:77:2::/64 kubernetes_kubelet=true")
+	c.InstanceTypes = []ec2sim.InstanceType{{Name: "t9.old", ENIs: 3, IPv4PerENI: 4, Xen: true}}
+	for _, families := range [][]lease.Family{dual, dual[1:]} {
+		w := buildWorld(t, "t9.old", c)
+		w.policy.Families = families
+		for n := range 3 {
+			_, err := w.acquire(n)
+			e, _ := errors.AsType[*plugin.Error](err)
+			if e == nil || e.Hint != "correct ipFamilies, or take an instance type with IPv6" {
+				t.Errorf("%v: got %v, and no hint about IPv6", families, err)
+			}
+		}
+		w.wantWrites(map[string]int{})
 	}
 }
 
