@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 // An execPlugin is a program that prints credentials, such as "aws eks get-token" (Kubernetes documentation,
@@ -110,6 +111,7 @@ func (e *execPlugin) output(ctx context.Context, at server) ([]byte, error) {
 		command = resolvePath(filepath.Join(e.dir, "kubeconfig"), command)
 	}
 	c := exec.CommandContext(ctx, command, e.Args...)
+	c.WaitDelay = time.Second // a program that it has started may keep the pipes open
 	c.Env = append(os.Environ(), "KUBERNETES_EXEC_INFO="+string(info))
 	for _, v := range e.Env {
 		c.Env = append(c.Env, v.Name+"="+v.Value)

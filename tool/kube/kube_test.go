@@ -278,12 +278,18 @@ func TestBadKubeconfigs(t *testing.T) {
 	}
 }
 
-// TestExecEnds ends a program that takes too long.
+// TestExecEnds ends a program that takes too long, even if the program has started another one.
 func TestExecEnds(t *testing.T) {
 	s := newAPIServer(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	if _, err := Load(ctx, s.kubeconfig(t, "{exec: {command: sleep, args: ['60']}}")); err == nil {
-		t.Error("a program that does not end has credentials")
+	for _, program := range []string{"{command: sleep, args: ['60']}", "{command: sh, args: [-c, 'sleep 60; true']}"} {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		began := time.Now()
+		if _, err := Load(ctx, s.kubeconfig(t, "{exec: "+program+"}")); err == nil {
+			t.Errorf("%s does not end, and has credentials", program)
+		}
+		if took := time.Since(began); took > 30*time.Second {
+			t.Errorf("%s: the end takes %v", program, took)
+		}
+		cancel()
 	}
 }
