@@ -162,10 +162,15 @@ func (p *launchPlan) fillENI(c *cli.Context) error {
 	if err := errors.Join(fits("prefixes", p.eni.Prefixes), fits("addresses", p.eni.Secondary)); err != nil {
 		return err
 	}
-	if c.Bool("ipv6") || !c.IsSet("ipv6") && slices.Contains(p.Families, lease.IPv6) {
-		if p.limits.IPv6PerENI == 0 {
-			return cli.Misuse(c, "--ipv6: %s has no IPv6", p.kind)
-		}
+	wants := slices.Contains(p.Families, lease.IPv6)
+	switch none := p.limits.IPv6PerENI == 0; {
+	case none && wants:
+		return cli.Hint(fmt.Errorf("ipFamilies has IPv6, but %s has no IPv6", p.kind),
+			"correct ipFamilies, or take an instance type with IPv6")
+	case none && c.Bool("ipv6"):
+		return cli.Misuse(c, "--ipv6: %s has no IPv6", p.kind)
+	}
+	if c.Bool("ipv6") || !c.IsSet("ipv6") && wants {
 		p.eni.IPv6Prefixes = 1
 		if p.limits.NoPrefixes {
 			p.eni.IPv6Prefixes, p.eni.IPv6 = 0, p.limits.IPv6PerENI

@@ -165,7 +165,8 @@ func vpc() ec2sim.Config {
 		pcx-1       vpc-1 vpc-9 10.9.0.0/16
 		pcx-2       vpc-8 10.8.0.0/16 vpc-1 deleted`)
 	c.AttachDelay = 100 * time.Millisecond
-	c.InstanceTypes = []ec2sim.InstanceType{{Name: "t9.xen", ENIs: 3, IPv4PerENI: 4, IPv6PerENI: 4, Xen: true}}
+	c.InstanceTypes = []ec2sim.InstanceType{{Name: "t9.xen", ENIs: 3, IPv4PerENI: 4, IPv6PerENI: 4, Xen: true},
+		{Name: "t9.old", ENIs: 3, IPv4PerENI: 4, Xen: true}}
 	return c
 }
 
