@@ -75,6 +75,17 @@ func TestPrefixes(t *testing.T) {
 	w.consistent()
 }
 
+// TestPrefixesWithoutBatch: with ipBatchSize 0, one call asks for as many prefixes as the ENI has room for.
+func TestPrefixesWithoutBatch(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Prefixes, w.policy.Batch, w.policy.Warm = true, 0, registry.Warm{Min: 64}
+	w.mustAcquire(1)
+	w.wantWrites(oneENI)
+	if n := len(w.EC2.ENIs()[1].Prefixes); n != 9 {
+		t.Errorf("the new ENI has %d prefixes, and room for 9", n)
+	}
+}
+
 // TestPrefixFallback: a subnet without a free /28 still gives single addresses.
 func TestPrefixFallback(t *testing.T) {
 	w := newWorld(t, "m5.large", 28) // a /28 with five reserved addresses has no free /28 in it

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
@@ -67,7 +68,11 @@ func (p *Node) wantedAddrs(s *registry.State) int {
 		return 1
 	}
 	if p.Policy.Batch == 0 {
-		return max(s.Instance.IPv4PerENI, 1)
+		room := max(s.Instance.IPv4PerENI, 1)
+		if p.usesPrefixes(s, lease.IPv4) {
+			room *= book.BlockSize
+		}
+		return room
 	}
 	pods := p.pendingADDs(s)
 	n := min(max(pods+p.Policy.Warm.Min, pods+p.coolingAddrs(s), p.Policy.Batch), p.Policy.More(s))
