@@ -74,8 +74,8 @@ func planOf(c *cli.Context) (launchPlan, error) {
 	return p, err
 }
 
-// poolsOf returns a policy for each pool of the networks. requestsENIs reports whether pods may ask for ENIs. Of networks
-// with the same name, only the first counts: a file of Multus may have a copy of a conflist.
+// poolsOf returns a policy for each pool of the networks. requestsENIs reports whether pods may ask for ENIs. Of
+// networks with the same name, only the first counts: a file of Multus may have a copy of a conflist.
 func poolsOf(networks []conf.List) (pools []lease.Policy, requestsENIs bool) {
 	var all []lease.Policy
 	for i, l := range networks {
