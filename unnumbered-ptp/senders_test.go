@@ -164,8 +164,8 @@ func TestNodeOfManyRules(t *testing.T) {
 	}
 }
 
-// TestForgedAnswer: a pod sends packets with the source of another pod. All pods share the maps of the loop, but the
-// loop must not translate that pod's packets because of them.
+// TestForgedAnswer: a pod sends packets with the source of another pod. All pods share the maps of the loop. The forged
+// packets must not make the loop translate packets of the other pod.
 func TestForgedAnswer(t *testing.T) {
 	s := newScene(t, redirects)
 	attacker, victim := s.pods[0], pod2Addr+":50000"

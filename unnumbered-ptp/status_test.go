@@ -144,8 +144,8 @@ type failure struct {
 	Msg, Details string
 }
 
-// asks runs STATUS as a process, or the command in env, with further keys. The n-th system call of a kind fails and has
-// no effect.
+// asks starts the plugin as a process, with the given keys in its configuration. The CNI command is STATUS, except if
+// env sets another. The n-th system call of a kind fails and has no effect.
 func (f *fabric) asks(
 	keys map[string]any, kind func(trace.Call) bool, nth int, errno syscall.Errno, env ...string,
 ) *failure {
