@@ -25,8 +25,8 @@ type Table struct {
 	Of     string // a text: the table's seal depends on Chains and on Of, see [Table.Sealed]
 	More   bool   // the kernel's table may have other chains, which Check ignores
 	// With Others, Check also accepts a table that one of our plugins has made for another configuration, and ignores
-	// additional rules of ours. A chain whose field Alike is true may then be missing. If the chain exists, Check
-	// compares only the number of our rules in the chain.
+	// additional rules of ours. A chain whose field Alike is true may then be missing. If the chain exists, it needs at
+	// least one rule of ours.
 	Others bool
 }
 
@@ -221,15 +221,14 @@ func (t Table) Intact(n *NS) error {
 	return nil
 }
 
-// unifyAlike gives the same comment to all our rules in chains whose field Alike is true. So Check finds these rules
-// equal.
+// unifyAlike replaces our rules of each chain whose field Alike is true by one rule. So Check finds these rules equal.
 func (t Table) unifyAlike(rules []ruleFingerprint) []ruleFingerprint {
 	for i, f := range rules {
 		if f.isOurs() && slices.ContainsFunc(t.Chains, func(c Chain) bool { return c.Alike && c.Name == f.chain }) {
 			rules[i].comment = "alike"
 		}
 	}
-	return rules
+	return slices.Compact(rules)
 }
 
 // ErrOtherRules reports that the kernel's table has other rules than it should have.

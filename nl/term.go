@@ -122,17 +122,22 @@ func DPort(proto string, first, last uint16) Term {
 
 // NoRouteBack matches a packet if the route to its source does not use the incoming link, or if there is no route.
 // The kernel looks for the route of an answer, whose source is the packet's present destination.
-func NoRouteBack() Term { return noRouteBack("fib saddr . iif oif missing", 0) }
+func NoRouteBack() Term { return routeBack("fib saddr . iif oif missing", 0, 0) }
 
 // NoRouteBackByMark is like NoRouteBack, but the kernel looks for the route of an answer with the packet's mark.
 func NoRouteBackByMark() Term {
-	return noRouteBack("fib saddr . mark . iif oif missing", unix.NFTA_FIB_F_MARK)
+	return routeBack("fib saddr . mark . iif oif missing", unix.NFTA_FIB_F_MARK, 0)
 }
 
-func noRouteBack(text string, flag uint32) Term {
+// RouteBackByMark matches packets that NoRouteBackByMark does not match.
+func RouteBackByMark() Term {
+	return routeBack("fib saddr . mark . iif oif exists", unix.NFTA_FIB_F_MARK, 1)
+}
+
+func routeBack(text string, flag uint32, exists byte) Term {
 	return term(text, func() []attribute {
 		return exprs(fib(flag|unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF|unix.NFTA_FIB_F_PRESENT,
-			unix.NFT_FIB_RESULT_OIF), equal(make([]byte, 4)))
+			unix.NFT_FIB_RESULT_OIF), equal([]byte{exists, 3: 0}))
 	})
 }
 
@@ -185,14 +190,6 @@ func CTStatusDNAT() Term { return ctStatus("dnat", 1<<5) } // IPS_DST_NAT of lin
 // CTStatusSNAT matches packets of a connection whose source was translated.
 func CTStatusSNAT() Term { return ctStatus("snat", 1<<4) } // IPS_SRC_NAT
 
-// CTUnconfirmed matches the first packet of a connection. Conntrack confirms the connection when this packet leaves the
-// namespace or reaches a socket.
-func CTUnconfirmed() Term {
-	return term("ct status ! confirmed", func() []attribute {
-		return exprs(ct(unix.NFT_CT_STATUS), keepBits(1<<3), equal(nativeBytes(0))) // IPS_CONFIRMED
-	})
-}
-
 func ctStatus(name string, bit uint32) Term {
 	return term("ct status "+name, func() []attribute {
 		return exprs(ct(unix.NFT_CT_STATUS), keepBits(bit), notZero())
@@ -227,21 +224,10 @@ func SetMark(mark uint32) Term {
 	})
 }
 
-// doubt is the priority (skb->priority) that Doubt sets. Packets arrive with the priority 0. Queueing disciplines take
-// both for the same, because they read the last four bits. In IPv4, ip_forward replaces the priority.
-const doubt = 0x10
-
-// Doubt marks a packet for Doubted. It does not use the packet's mark, because other programs have rules for its bits.
-func Doubt() Term {
-	return term("meta priority set 0:10", func() []attribute {
-		return exprs(immediate(unix.NFT_REG_1, nativeBytes(doubt)), setMeta(unix.NFT_META_PRIORITY))
-	})
-}
-
-// Doubted matches packets that Doubt has marked.
-func Doubted() Term {
-	return term("meta priority 0:10", func() []attribute {
-		return exprs(meta(unix.NFT_META_PRIORITY), equal(nativeBytes(doubt)))
+// Marked matches packets whose mark has all bits of the argument.
+func Marked(mark uint32) Term {
+	return term("meta mark & "+hexadecimal(mark)+" == "+hexadecimal(mark), func() []attribute {
+		return exprs(meta(unix.NFT_META_MARK), keepBits(mark), equal(nativeBytes(mark)))
 	})
 }
 

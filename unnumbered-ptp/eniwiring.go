@@ -95,8 +95,7 @@ func (n node) families() []nl.Family {
 // routedTable returns the network's nftables table for routed pods. The table drops packets whose source is not the
 // address of the routed pod that sends them. It also decides which packets get the node's address.
 func routedTable(r *request) nl.Table {
-	t := nl.Table{Family: "inet", Name: nl.RoutedTableOf(r.Network), Chains: []nl.Chain{
-		sendersChain(nl.IIFRouted(), nl.NoRouteBackByMark())}}
+	t := nl.Table{Family: "inet", Name: nl.RoutedTableOf(r.Network), Chains: senderChains(nl.IIFRouted(), r.Config.mark)}
 	if chain := routedPostrouting(r); len(chain.Rules) > 0 {
 		// nl.Table.Lasting leaves out this chain, but keeps Of. So the seal of the Lasting table also shows that the
 		// kernel has accepted this chain.
@@ -203,7 +202,8 @@ func (m eniMark) branch(number uint32) nl.Branch {
 	mark := nl.NFRule{nl.SetMarkBits(number<<markShift, ENIMarks)}
 	b := nl.Branch{Table: eniTable(), Group: nl.RoutedGroup(m.eni), Link: m.eni,
 		Chain: markChain + strconv.Itoa(int(number)),
-		Rules: []nl.NFRule{{nl.CTReply(), nl.CTStatusDNAT(), nl.Accept()}, mark}}
+		Rules: []nl.NFRule{{nl.CTReply(), nl.CTStatusDNAT(), nl.Accept()}, mark,
+			dropForgedSegments(nl.NoRouteBackByMark())}}
 	if m.onlyForRouted {
 		b.Arrived = []nl.NFRule{mark}
 	}

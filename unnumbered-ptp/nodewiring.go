@@ -5,6 +5,7 @@ package ptp
 
 import (
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -113,21 +114,25 @@ func familyRules(n node, r nl.Rule) []nl.Object {
 // pod's rule.
 func nodeTable(r *request, n node) nl.Table {
 	c, t := r.Config, nl.Table{Family: "inet", Name: nl.OwnTableOf(r.Network)}
+	byVeth := nl.IIFGroup(nl.OwnGroup)
+	prerouting := nl.Chain{Name: preroutingChain, Type: "filter", Hook: "prerouting", Priority: nl.PriorityMangle}
 	if p := c.ports; p.last != 0 {
 		in, mark := nl.IIFName(c.HostInterface), nl.SetCTMark(c.mark)
-		t.Chains = append(t.Chains, nl.Chain{
-			Name: nodePortsChain, Type: "filter", Hook: "prerouting", Priority: nl.PriorityMangle,
-			Rules: []nl.NFRule{
-				{in, nl.DPort("tcp", p.first, p.last), mark},
-				{in, nl.DPort("udp", p.first, p.last), mark},
-				{nl.IIFGroup(nl.OwnGroup), nl.CTMark(c.mark), nl.SetMark(c.mark)},
-			},
-		})
+		prerouting.Rules = []nl.NFRule{
+			{in, nl.DPort("tcp", p.first, p.last), mark},
+			{in, nl.DPort("udp", p.first, p.last), mark},
+			{byVeth, nl.CTMark(c.mark), nl.SetMark(c.mark)},
+		}
 	}
 	if c.IPMasq {
-		t.Chains = append(t.Chains, doubtsChain(),
-			sendersChain(nl.IIFGroup(nl.OwnGroup), nl.NoRouteBack(), nl.Doubted()),
-			postroutingChain(c, n.primaries().addrs...))
+		prerouting.Rules = append(prerouting.Rules, append(nl.NFRule{byVeth}, dropForgedSegments(nl.NoRouteBack())...))
+	}
+	if len(prerouting.Rules) > 0 {
+		t.Chains = append(t.Chains, prerouting)
+	}
+	if c.IPMasq {
+		t.Chains = append(t.Chains, append(senderChains(byVeth, c.mark),
+			postroutingChain(c, n.primaries().addrs...))...)
 	}
 	for _, chain := range []nl.Chain{nodePortSNAT(r, n), failClosedChain(r)} {
 		if len(chain.Rules) > 0 {
@@ -137,7 +142,10 @@ func nodeTable(r *request, n node) nl.Table {
 	return t
 }
 
-const nodePortsChain = "prerouting"
+const preroutingChain, doubtsChain, sendersChain = "prerouting", "doubts", "senders"
+
+// chainsOfMark are the chains whose rules depend on nodePorts and nodePortMark.
+var chainsOfMark = []string{preroutingChain, doubtsChain, sendersChain}
 
 // postroutingChain returns the node's chain that makes the node's address the source of packets that the node forwards
 // for pods. addrs are the node's addresses for packets of the service loop. The chain comes before kube-proxy's chain
@@ -152,41 +160,45 @@ func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 	return chain
 }
 
-// sendersChain returns the node's chain for packets from the veths of some pods, which byVeth matches. It checks the
-// first packet of each connection, and packets of no connection. The chain drops two kinds of packets:
+// senderChains returns the node's chains for connections whose first packet comes from the veths of some pods, which
+// byVeth matches. They drop two kinds of packets:
 //
 //   - Packets from another address than the pod's. A container can send them with CAP_NET_RAW, which it has by default.
 //     EC2 checks only packets that leave an ENI, and the kernel does not check the sources of IPv6.
 //   - Packets that the pod's BPF program has wrongly sent to the node as answers to looped packets. These wrongly sent
 //     packets came from the VPC to a port of at least 49152 that no program has opened. They are UDP packets, or TCP
-//     packets that do not begin a connection. The BPF program has changed their destination port. Without the chain,
+//     packets that do not begin a connection. The BPF program has changed their destination port. Without the chains,
 //     they would reach the pod at the new port, which a security group perhaps does not permit.
+//
+// The chain doubts leaves the mark on such packets. The chain senders comes after routing, and drops them. So packets to
+// the node itself pass, but packets to a NodePort or a hostPort do not, because they go on to a pod.
 //
 // The kernel looks up the route of an answer, whose source is the packet's destination. Other programs have rules for
 // answers from some addresses, which lead through the VPC even to pods: cloud-init and ec2-net-utils for addresses of
-// the node, amazon-vpc-cni-k8s for its pods. With the mark of its ENI, the lookup for a routed pod finds the pod first
-// (see prefToPod). For other pods, the chain drops packets without a route back from the present destination and
-// from the one before the translation (see doubtsChain, and the argument doubted). Packets to the node itself pass.
+// the node, amazon-vpc-cni-k8s for its pods. With the mark, the lookup uses the main table first (prefNodePort), which
+// has the routes to all pods. Without NodePorts, there is no rule for the mark. For a routed pod, the packet also has
+// the mark of the pod's ENI (prefToPod).
 //
-// Some TCP packets begin no connection (ct state invalid), such as a lone RST. They have no ct status, and no
-// translation, so they have a rule of their own. kube-proxy also drops these packets, except with tcpBeLiberal.
-//
-// Packets to a NodePort or a hostPort go on to a pod, so the chain must check them. So it comes after the chains that
-// translate the destination, whose priority is -100, or -90 for firewalld. It cannot have the type nat: after a
-// translation, the kernel calls no other chain of this type. Later packets of a connection cost two comparisons in
-// this chain, and one in doubtsChain. The node does not track dropped packets.
-func sendersChain(byVeth, noRouteBack nl.Term, doubted ...nl.Term) nl.Chain {
-	first := append(nl.NFRule{nl.CTUnconfirmed(), byVeth}, doubted...)
-	drop := nl.NFRule{noRouteBack, nl.NotToLocal(), nl.Count(), nl.Drop()}
-	return nl.Chain{Name: "senders", Type: "filter", Hook: "prerouting", Rules: []nl.NFRule{
-		append(first, drop...), append(nl.NFRule{nl.CTState("invalid"), byVeth}, drop...)}}
+// A chain of the type nat sees only the first packet of a connection. So these chains cost other packets nothing, and
+// the node does not track dropped packets. After a translation, the kernel calls no other chain of this type. So doubts
+// comes before all chains that translate the destination. kube-proxy's has the priority -100. And senders comes before
+// those that translate the source.
+func senderChains(byVeth nl.Term, mark uint32) []nl.Chain {
+	return []nl.Chain{
+		{Name: doubtsChain, Type: "nat", Hook: "prerouting", Priority: -140, Rules: []nl.NFRule{
+			{byVeth, nl.SetMark(mark)},
+			{byVeth, nl.RouteBackByMark(), nl.SetMarkBits(0, mark)},
+		}},
+		{Name: sendersChain, Type: "nat", Hook: "postrouting", Priority: 50, Rules: []nl.NFRule{
+			{byVeth, nl.Marked(mark), nl.Count(), nl.Drop()}}},
+	}
 }
 
-// doubtsChain returns the node's chain that looks up the route back from the destination that the pod has called. The
-// address of a Service has no rule, so a pod's packet to it has a route back, whatever the endpoint is.
-func doubtsChain() nl.Chain {
-	return nl.Chain{Name: "doubts", Type: "filter", Hook: "prerouting", Priority: -110, Rules: []nl.NFRule{
-		{nl.CTUnconfirmed(), nl.IIFGroup(nl.OwnGroup), nl.NoRouteBack(), nl.Doubt()}}}
+// dropForgedSegments returns the end of a rule for packets from pods' veths. It drops TCP packets from another address
+// than the pod's that begin no connection, such as a lone RST. Chains of the type nat do not see such packets, and the
+// kernel does not translate them. kube-proxy also drops them, except with tcpBeLiberal.
+func dropForgedSegments(noRouteBack nl.Term) nl.NFRule {
+	return nl.NFRule{nl.CTState("invalid"), noRouteBack, nl.NotToLocal(), nl.Count(), nl.Drop()}
 }
 
 // checkedWiring returns the part of nodeWiring that CHECK looks for. It leaves out the chain "callers", which depends
@@ -198,7 +210,7 @@ func checkedWiring(w nl.Wiring, anyConfig bool) nl.Wiring {
 			t = t.Lasting()
 			t.More, t.Others = true, anyConfig
 			for k := range t.Chains { // a copy, which Lasting has made
-				t.Chains[k].Alike = anyConfig && t.Chains[k].Name == nodePortsChain
+				t.Chains[k].Alike = anyConfig && slices.Contains(chainsOfMark, t.Chains[k].Name)
 			}
 			w[i].Object = t
 		}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io/fs"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -34,16 +35,16 @@ func senders(t *testing.T, test func(t *testing.T, f *fabric, p *pod, veth strin
 	})
 }
 
-// dropped returns how many packets the chains senders of the node have dropped.
+// dropped returns how many packets with false sources the node has dropped.
 func (f *fabric) dropped() (n uint64) {
 	f.t.Helper()
-	for _, table := range []string{nl.OwnTableOf("net"), nl.RoutedTableOf("net")} {
+	for _, table := range []string{nl.OwnTableOf("net"), nl.RoutedTableOf("net"), nl.ENITable} {
 		counted, err := nl.Table{Family: "inet", Name: table}.Counters(f.node)
 		if !errors.Is(err, fs.ErrNotExist) {
 			must(f.t, err)
 		}
 		for _, c := range counted {
-			if c.Chain == "senders" {
+			if c.Chain == "senders" || c.Chain == "prerouting" || strings.HasPrefix(c.Chain, "mark_") {
 				n += uint64(c.Packets)
 			}
 		}
@@ -51,7 +52,7 @@ func (f *fabric) dropped() (n uint64) {
 	return n
 }
 
-// TestSendersPass: the chain senders drops no packet of DHCP, of neighbour discovery, and to a multicast group. It also
+// TestSendersPass: the node drops no packet of DHCP, of neighbour discovery, and to a multicast group. It also
 // drops no packet to NodeLocal DNSCache, which the node does not track, and to a Service whose endpoint is the pod
 // itself. The node has a rule for packets from the pod's address, as amazon-vpc-cni-k8s adds for its pods.
 func TestSendersPass(t *testing.T) {
@@ -89,13 +90,13 @@ func TestSendersPass(t *testing.T) {
 			}
 		}
 		if n := f.dropped(); n > 0 {
-			t.Errorf("the chain senders has dropped %d packets", n)
+			t.Errorf("the node has dropped %d packets", n)
 		}
 	})
 }
 
-// TestForgedSegment: TCP packets that begin no connection also need the pod's own source. The chain senders drops those
-// with the source of another host. The test counts before kube-proxy's rule for such packets.
+// TestForgedSegment: TCP packets that begin no connection also need the pod's own source. The node drops those with
+// the source of another host. The test counts before kube-proxy's rule for such packets.
 func TestForgedSegment(t *testing.T) {
 	senders(t, func(t *testing.T, f *fabric, p *pod, veth string) {
 		near := p.veth()
@@ -118,7 +119,7 @@ func TestForgedSegment(t *testing.T) {
 		counted, err := passed.Counters(f.node)
 		must(t, err)
 		if n := f.dropped(); n != uint64(2*sent) || int(counted[0].Packets) != sent {
-			t.Errorf("of %d forged segments, the chain senders has dropped %d; %d have passed, want %d", 2*sent, n,
+			t.Errorf("of %d forged segments, the node has dropped %d; %d have passed, want %d", 2*sent, n,
 				counted[0].Packets, sent)
 		}
 	})
