@@ -45,7 +45,8 @@ var configurations = map[string]func() configuration{
 }
 
 // TestRepoReference compares the configuration reference with the code. Each key has an entry with its type, and each
-// entry has a key. The default has the effect of a missing key, and the example has another effect.
+// entry has a key. A configuration with an entry's default means the same as one without the key. A configuration with
+// the entry's example does not.
 func TestRepoReference(t *testing.T) {
 	entries := referenceEntries(t)
 	for plugin, empty := range configurations {

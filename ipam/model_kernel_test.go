@@ -187,7 +187,8 @@ func (k *kernel) slave(t testing.TB, s *netSlot, a netip.Addr) string {
 	return s.slaves[c]
 }
 
-// unwire removes the links of one attachment, as a DEL does. The pod goes on.
+// unwire removes the addresses, routes and rules of one attachment. If the pair is this attachment's, unwire parks the
+// pair. The pod goes on.
 func (k *kernel) unwire(t testing.TB, pod, attachment string) {
 	s := k.netSlot(pod)
 	if s == nil || s.has[attachment] == nil {

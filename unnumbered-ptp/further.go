@@ -15,8 +15,8 @@ import (
 )
 
 // A further NIC of a pod has its own routes and rules, from package ipvlan, so that answers leave through this NIC. The
-// pair, the routes on the node, the service loop and keepCaller are only for the first NIC's addresses. All calls to a
-// further NIC come through the VPC, even from the node or at a NodePort.
+// pair, the routes on the node, the service loop and keepCaller are only for the first NIC's addresses. Even calls of
+// the node, and calls to a NodePort, reach a further NIC through the VPC.
 //
 // For further NICs, this plugin adds two kinds of objects. The first kind blocks the metadata service, because the
 // NIC's default route leads to the VPC. This kind is missing if blockInstanceMetadata is false. The second kind is the

@@ -170,8 +170,8 @@ func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 //     packets that do not begin a connection. The BPF program has changed their destination port. Without the chains,
 //     they would reach the pod at the new port, which a security group perhaps does not permit.
 //
-// The chain doubts leaves the mark on such packets. The chain senders comes after routing, and drops them. So packets to
-// the node itself pass, but packets to a NodePort or a hostPort do not, because they go on to a pod.
+// The chain doubts leaves the mark on such packets. The chain senders comes after routing, and drops these packets. So
+// packets to the node itself pass, but packets to a NodePort or a hostPort do not, because they go on to a pod.
 //
 // The kernel looks up the route of an answer, whose source is the packet's destination. Other programs have rules for
 // answers from some addresses, which lead through the VPC even to pods: cloud-init and ec2-net-utils for addresses of

@@ -28,7 +28,7 @@ func (f *fabric) open(pods ...*pod) {
 
 // TestRoutedSender: a routed pod sends packets with another pod's source to pods of the node, to the VPC, to the
 // internet, and to NodePorts for these. None arrives, and the chain senders counts each connection. Packets with the
-// pod's own source arrive, although the node has rules for packets from these destinations.
+// pod's own source arrive, although other routing rules (ip rule from) are for the addresses of these pods.
 func TestRoutedSender(t *testing.T) {
 	f := newFabric(t)
 	f.add(f.router, nl.Addr{Prefix: netip.MustParsePrefix(internet6 + "/128"), Dev: "lo", NoDAD: true})

@@ -151,8 +151,8 @@ func TestOwnPorts(t *testing.T) {
 	}
 }
 
-// TestChosenPorts: a runtime has chosen the ports of a pod before the ADD, as CRI-O does. The pod keeps them, except
-// for those of the loop.
+// TestChosenPorts: a runtime has set the pod's sysctls of local ports before the ADD, as CRI-O does. The pod keeps
+// these ports, except for those of the loop.
 func TestChosenPorts(t *testing.T) {
 	const portRange, reserved = "net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports"
 	for chosen, want := range map[[2]string][2]string{

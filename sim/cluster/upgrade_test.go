@@ -109,7 +109,7 @@ func (w *world) podsByOne(t *testing.T, n *cluster.Node) (names []string) {
 	}
 }
 
-// configOf returns the configuration of a pod, which the runtime's library keeps.
+// configOf returns the network configuration with which the runtime has added a pod. libcni keeps it in a file.
 func configOf(t *testing.T, n *cluster.Node, pod string) string {
 	t.Helper()
 	kept, err := filepath.Glob(n.File("/var/lib/cni/results/*"))
