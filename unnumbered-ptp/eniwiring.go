@@ -95,7 +95,8 @@ func (n node) families() []nl.Family {
 // routedTable returns the network's nftables table for routed pods. The table drops packets whose source is not the
 // address of the routed pod that sends them. It also decides which packets get the node's address.
 func routedTable(r *request) nl.Table {
-	t := nl.Table{Family: "inet", Name: nl.RoutedTableOf(r.Network), Chains: senderChains(nl.IIFRouted(), r.Config.mark)}
+	t := nl.Table{Family: "inet", Name: nl.RoutedTableOf(r.Network),
+		Chains: senderChains(nl.IIFRouted(), r.Config.mark)}
 	if chain := routedPostrouting(r); len(chain.Rules) > 0 {
 		// nl.Table.Lasting leaves out this chain, but keeps Of. So the seal of the Lasting table also shows that the
 		// kernel has accepted this chain.
