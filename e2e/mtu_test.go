@@ -86,7 +86,7 @@ func TestMTUOfOthers(t *testing.T) {
 	w.mtu(t, w.node.ENIs()[0], 9001)
 	out := w.tool(t, "doctor", "--check=links", "--fix", "--config", file)
 	if want := "the link's MTU is 1500, and the MTU of the boot ENI is 9001, so pods on this ENI send smaller " +
-		"packets than other pods\n    drain the node: "; !strings.Contains(out, want) {
+		"packets than other pods\n    drain the node. "; !strings.Contains(out, want) {
 		t.Errorf("doctor --fix:\n%s", out)
 	}
 	same("after doctor --fix", 1500)
