@@ -36,7 +36,7 @@ something, the file says so. The command changes nothing. The file has no
 environment, user data or credentials. It has no tags and no configuration of other
 programs: see docs/support-bundle.md.
 
---read works on any machine, without root, EC2 and network. It makes the checks of
+--read works on any machine, without root, EC2 or a network. It makes the checks of
 doctor again, with the data of the bundle. It adds the findings that only the node
 could make. --html writes a page that explains the node, for any browser.` + cli.JSON("(of --read) made tool errors warnings checked findings[] "+
 			"{check severity about means do fixed} node_findings[] (only the node could find them) "+
@@ -81,7 +81,7 @@ func writeBundle(c *cli.Context) error {
 	}
 	for _, s := range m.Sources {
 		if s.State != bundle.Whole {
-			fmt.Fprintf(os.Stderr, "%s: %s: %s: %s\n", Name, s.Name, s.State, s.Why)
+			fmt.Fprintf(os.Stderr, "%s: %s\n", Name, s)
 		}
 	}
 	if file == "-" {
@@ -153,7 +153,7 @@ func (r review) print(w io.Writer) {
 	fmt.Fprintf(w, "made %s by release %s\n", r.Made, r.Tool)
 	for _, s := range r.Sources {
 		if s.State != bundle.Whole {
-			fmt.Fprintf(w, "%s: %s: %s\n", s.State, s.Name, s.Why)
+			fmt.Fprintln(w, s)
 		}
 	}
 	fmt.Fprintln(w)

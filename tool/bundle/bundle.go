@@ -14,6 +14,7 @@ package bundle
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -47,6 +48,11 @@ type Source struct {
 	State string `json:"state"` // whole, cut or unread
 	Why   string `json:"why"`   // why the source is not whole; else ""
 	Took  string `json:"took"`
+}
+
+// String says how much of a source the bundle has, and why.
+func (s Source) String() string {
+	return fmt.Sprintf("the source %q is %s: %s", s.Name, s.State, s.Why)
 }
 
 // An Entry is a line of systemd's journal. The line is about one of our units.

@@ -128,26 +128,22 @@ func callWithin[T any](ctx context.Context, deadline time.Duration, f func(conte
 type cutter interface{ Cut() bool }
 
 // fittingJSON returns the JSON of a value. It cuts the value until the compressed JSON has at most share bytes. If it
-// has cut the value, the result "why" says how much is left.
+// has cut the value, the result "why" says so.
 func fittingJSON(v any, share int) (text []byte, why string, err error) {
-	whole := 0
 	for {
 		if text, err = json.Marshal(v); err != nil {
 			return nil, "", err
 		}
 		size := compressedSize(text)
-		if whole == 0 {
-			whole = size
-		}
 		if size <= share {
 			break
 		}
-		if c, can := v.(cutter); !can || !c.Cut() {
-			return nil, "", fmt.Errorf("the source has %d bytes, but its share of the bundle is %d bytes", size, share)
+		if why == "" {
+			why = fmt.Sprintf("the source has %d bytes, but its share of the bundle is %d bytes", size, share)
 		}
-	}
-	if size := compressedSize(text); size < whole {
-		why = fmt.Sprintf("the bundle has room only for %d of its %d bytes", size, whole)
+		if c, can := v.(cutter); !can || !c.Cut() {
+			return nil, "", errors.New(why)
+		}
 	}
 	return text, why, nil
 }

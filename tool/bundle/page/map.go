@@ -20,12 +20,12 @@ import (
 type kind struct{ Class, Letter, Name, Means string }
 
 var kinds = []kind{
-	{view.StateBound, "L", "leased", "a pod has it"},
-	{view.StateReserved, "R", "reserved", "a lease names it, and no process has seen it in the pod yet"},
+	{view.StateBound, "L", "leased", "a pod has the address"},
+	{view.StateReserved, "R", "reserved", "a lease names the address, and no process has seen it in the pod yet"},
 	{view.StateFree, "F", "free", "for the next pod"},
-	{view.StateCooling, "C", "cooling", "its lease has ended, and no pod gets it yet"},
-	{"unconfirmed", "?", "unconfirmed", "metadata or EC2 may be behind, and no pod gets it yet"},
-	{view.StateNode, "N", "node", "the node has it for itself"},
+	{view.StateCooling, "C", "cooling", "the last lease has ended, and no pod gets the address yet"},
+	{"unconfirmed", "?", "unconfirmed", "metadata or EC2 may be behind, so no pod gets the address yet"},
+	{view.StateNode, "N", "node", "the node itself uses the address"},
 }
 
 // A cell is an address in the map.
@@ -130,7 +130,7 @@ func blocks(made time.Time, s *registry.State, e registry.ENI, held []view.Holdi
 	for _, p := range e.Prefixes {
 		note := ""
 		if p.CIDR.Addr().Is6() {
-			note = "only addresses that a pod had"
+			note = "only addresses that pods have or had"
 		}
 		all = append(all, cells(made, "prefix "+p.CIDR.String(), note, s, of(p.CIDR.Contains), d))
 	}

@@ -124,10 +124,10 @@ func registryEvents(s *registry.State) (all []event) {
 	for _, concern := range slices.Sorted(maps.Keys(s.Failures)) {
 		f := s.Failures[concern]
 		network, pool, _ := strings.Cut(concern, "/")
-		add(f.Since, fmt.Sprintf("an ADD of pool %s of %s fails: %s", conf.PoolName(pool), network, f.Text))
+		add(f.Since, fmt.Sprintf("an ADD of the network %s, pool %s, fails: %s", network, conf.PoolName(pool), f.Text))
 	}
 	for _, action := range slices.Sorted(maps.Keys(s.NotBefore)) {
-		add(s.NotBefore[action], "EC2 throttles "+action+", and this node does not call it before this time")
+		add(s.NotBefore[action], "EC2 throttles "+action+", so this node does not repeat this call before this time")
 	}
 	return all
 }
