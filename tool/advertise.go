@@ -42,7 +42,7 @@ This resource is for the pool default. Each other pool has a resource of its own
 ` + Resource + `-POOL.
 
 If the command cannot read the registry or the configuration, or does not know the
-instance, it fails, and the node keeps its old number.
+instance, it fails. The node then still advertises its old numbers.
 
 With --feature-file, it writes the numbers for the local source of
 node-feature-discovery, and does not call the API server:
@@ -54,7 +54,7 @@ node-feature-discovery, and does not call the API server:
 			&cli.StringFlag{Name: "kubeconfig", DefaultText: "where kubelets have it",
 				Usage: "use the kubelet's credentials of `FILE`"},
 			&cli.StringFlag{Name: "node-name", DefaultText: "the name in the kubelet's certificate, or the host name",
-				Usage: "the node has this `NAME`, as --hostname-override of the kubelet says"},
+				Usage: "the node's `NAME` in Kubernetes"},
 			&cli.StringFlag{Name: "feature-file",
 				Usage: "write the numbers to `FILE` for node-feature-discovery, and not to the API server"},
 			&cli.DurationFlag{Name: "window", Value: 2 * time.Minute,
@@ -79,7 +79,7 @@ node-feature-discovery, and does not call the API server:
 			defer unlock()
 			rows, err := offerRows(c)
 			if err != nil {
-				return fmt.Errorf("the node keeps its old number: %w", err)
+				return fmt.Errorf("the node still advertises its old numbers: %w", err)
 			}
 			return errors.Join(publishNumbers(c, rows), cli.Table(c, rows))
 		},

@@ -19,7 +19,7 @@ func allocate() *cli.Command {
 		Name:  "allocate-first-available",
 		Usage: "Allocate a private IP on the first available interface",
 		Description: `It assigns addresses to the first ENI, by device index, that can take more. The next
-pods use them. It skips ENIs for which pods have asked, and ENIs that serve no
+pods use these addresses. It skips ENIs for which pods have asked, and ENIs that serve no
 pods by the configuration. Without --index, it also skips ENIs below
 interfaceIndex of the configuration. If the configuration has a mistake, give
 --index:

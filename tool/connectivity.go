@@ -30,7 +30,7 @@ func connectivityTest() *cli.Command {
 runtime. These pods get addresses like any pod, and their leases end with the test.
 For each family, it sends packets from pod to pod, and to and from the node. It also
 tries the VPC gateway, the metadata service, the Service of the API server, the DNS
-server and the internet. It changes nothing of other pods.
+server and the internet. It changes nothing in other pods.
 
 If a path fails, the exit status is 1, and the command says where the packet
 stopped, why, and what to do. For the cause, it watches the links, and asks the
@@ -49,7 +49,7 @@ nodes. The security groups of both nodes must allow this port.` +
 			&cli.StringFlag{Name: "network", DefaultText: "the first", Usage: "test the network `NAME` of the " +
 				"configuration"},
 			&cli.StringFlag{Name: "namespace", Value: "default",
-				Usage: "make pods of the Kubernetes namespace `NAME`; it decides their pools and egresses"},
+				Usage: "make the pods in the Kubernetes namespace `NAME`, which decides their pools and egresses"},
 			&cli.StringFlag{Name: "service", DefaultText: "the API server's",
 				Usage: "connect to the Service at `ADDRESS:PORT`"},
 			&cli.StringFlag{Name: "dns", DefaultText: "the kubelet's", Usage: "ask the DNS server at `ADDRESS`"},
@@ -149,7 +149,7 @@ func networkNamed(conflists *conf.Conflists, name string) (conf.Network, error) 
 		}
 	}
 	if err == nil && name != "" {
-		err = fmt.Errorf("%s: there is no network %q with %s", conflists.Path, name, conf.TypePTP)
+		err = fmt.Errorf("%s: there is no network %q with %s or %s", conflists.Path, name, conf.TypeAll, conf.TypePTP)
 	}
 	return conf.Network{}, cmp.Or(err, fmt.Errorf("%s: no network has %s or %s", conflists.Path, conf.TypeAll,
 		conf.TypePTP))

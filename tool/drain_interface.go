@@ -21,10 +21,10 @@ import (
 func drainInterface() *cli.Command {
 	return &cli.Command{
 		Name:  "drain-interface",
-		Usage: "List ENIs that differ from the configuration; with ENIs, give new pods no address of these",
-		Description: `Without an ENI, it lists ENIs with other security groups or another subnet than the
-configuration has. It also lists ENIs that drain already. With ENIs, new pods get no
-address of these ENIs from now on, and running pods keep their addresses. When the
+		Usage: "List ENIs that differ from the configuration, or give new pods no addresses of the named ENIs",
+		Description: `Without arguments, it lists ENIs with other security groups or another subnet than the
+configuration has. It also lists ENIs that drain already. With arguments, new pods get
+no addresses of these ENIs from now on, and running pods keep their addresses. When the
 last pod of such an ENI has ended, registry-gc deletes the ENI. It does this only if
 this node has created the ENI and provision is full. Remove other ENIs by
 remove-interface. The instance needs a free slot for the ENI of new pods.
@@ -91,7 +91,7 @@ func setDraining(s *registry.State, ids []string, retire bool) error {
 		case e.OnRequest:
 			return fmt.Errorf("%s is an ENI for which pods ask, so no other pods get its addresses anyway", id)
 		case !retire && e.Draining:
-			return cli.Hint(fmt.Errorf("%s cannot serve pods again: a process has begun to delete it", id),
+			return cli.Hint(fmt.Errorf("%s cannot serve pods again, because a process has begun to delete it", id),
 				"wait for the next "+cli.Name+" registry-gc. If the ENI is still attached then, run the command again")
 		}
 		e.Retired = retire

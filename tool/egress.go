@@ -24,14 +24,14 @@ func egressCommand() *cli.Command {
 		Name:  "egress",
 		Usage: "List the clients and routers of egresses, and the rule that their security groups need",
 		Description: `It lists the egresses of the configuration, and the rule for the security groups of
-clients and routers. Run by root, it also lists the clients and routers of this
-node, and counts their packets.
+clients and routers. If root runs it, it also lists the clients and routers of
+this node, and counts their packets.
 
 --manifest prints the objects of Kubernetes for the routers of one egress:
 
     ` + Name + ` egress --config 10-pods.conflist --manifest partner | kubectl apply -f -
 
-These are a namespace, a Service, a PodDisruptionBudget and a Deployment. With
+These objects are a namespace, a Service, a PodDisruptionBudget and a Deployment. With
 --address, each router is a StatefulSet instead, and keeps its address of the VPC.
 The values come from the conflist. If the conflist lacks something, comments at the
 beginning of the output say what to add to the conflist. For a new egress, these
@@ -132,7 +132,8 @@ func (a egressAnswer) print(w io.Writer) {
 		}
 		fmt.Fprintf(w, "%s: pods reach %s by the routers behind %s\n",
 			e.Name, joinWords(e.Destinations, ""), joinWords(e.Gateways, ""))
-		fmt.Fprintf(w, "    namespaces of clients: %s; if their pods ask: %s\n    namespaces of routers: %s\n",
+		fmt.Fprintf(w, "    namespaces of clients: %s; namespaces whose pods may ask: %s\n"+
+			"    namespaces of routers: %s\n",
 			joinWords(e.Namespaces, "none"), joinWords(e.Selectable, "none"), joinWords(e.Routers, "none"))
 	}
 	if len(a.Egresses) > 0 {

@@ -115,8 +115,8 @@ func newManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *conf.
 	}
 	for _, name := range []string{name, namespace} {
 		if !dnsLabel().MatchString(name) {
-			return nil, cli.Misuse(c, "%q is no name of a namespace or of an egress: want at most 40 small letters, "+
-				"digits and hyphens", name)
+			return nil, cli.Misuse(c, "%q is no name of a namespace or of an egress. Want at most 40 small letters, "+
+				"digits and hyphens, with a letter first, and no hyphen last", name)
 		}
 	}
 	m.Namespace, m.Port = yamlName(namespace), n.UDPPort()
@@ -170,8 +170,8 @@ func (m *manifest) findEgress(c *cli.Context, name string, networks []conf.Netwo
 	}
 	if len(set) == 0 {
 		slices.Sort(known)
-		return n, e, cli.Misuse(c, "no egress has the name %q: the configuration has %s. For a new egress, add "+
-			"--gateways, --destinations and --namespaces", name, joinWords(known, "none"))
+		return n, e, cli.Misuse(c, "no egress has the name %q. The configuration has these egresses: %s. For a new "+
+			"egress, add --gateways, --destinations and --namespaces", name, joinWords(known, "none"))
 	}
 	if n, err = newEgressNetwork(conflists, networks); err != nil {
 		return n, e, err
@@ -251,9 +251,8 @@ func routersNamespace(c *cli.Context, e egress.Egress) (string, error) {
 			return name, nil
 		}
 	}
-	return "", cli.Misuse(c, "want --routers NAMESPACE, because routers of the egress has no namespace without a "+
-		"wildcard (%s)",
-		joinWords(e.Routers, "none"))
+	return "", cli.Misuse(c, "want --routers NAMESPACE, because the key routers of the egress (%s) has no "+
+		"namespace without a wildcard", joinWords(e.Routers, "none"))
 }
 
 // addWorkloads adds the workloads to the manifest: a StatefulSet for each --address, or one Deployment if there is no
@@ -295,7 +294,7 @@ const maxStatefulSetName = 52
 func (m *manifest) addMissing(c *cli.Context, n conf.NetworkEgress, e egress.Egress) error {
 	if !e.HasRouters(string(m.Namespace)) {
 		m.Lacks = append(m.Lacks, missingPart{fmt.Sprintf("The conflist of all nodes needs this namespace in "+
-			"routers of the egress %s, before routers start:", m.Name), []string{fmt.Sprintf(`"routers": %s`,
+			"the key routers of the egress %s, before routers start:", m.Name), []string{fmt.Sprintf(`"routers": %s`,
 			inlineJSON(append(slices.Clone(e.Routers), string(m.Namespace))))}})
 	}
 	chosen := m.Workloads[0].IP != ""

@@ -245,7 +245,7 @@ func (l *leakSearch) mayUse() (func(id string) bool, error) {
 		if _, known := s.ENIs[id]; !known && s.Instance.ID != "" && len(s.Intents) == 0 && s.Rebuilt.Since.IsZero() {
 			return false
 		}
-		slog.Info("this command leaves an ENI of this instance, because the node may still use or delete it: "+
+		slog.Info("this command does not delete an ENI of this instance, because the node may still use or delete it: "+
 			"see status --diff", "eni", id)
 		return true
 	}, nil
@@ -270,7 +270,7 @@ func (s sightings) read() (map[string]time.Time, error) {
 	var seen map[string]time.Time
 	if err := json.Unmarshal(b, &seen); err != nil {
 		return nil, cli.Hint(fmt.Errorf("%s: %w", s.file, err),
-			"delete the file: the next two runs find the leaked ENIs again")
+			"delete the file. The time of --grace then begins again")
 	}
 	return seen, nil
 }

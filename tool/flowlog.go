@@ -131,8 +131,8 @@ func (a *annotator) annotateLine(fields []string) error {
 		return nil // a second header: the input is several files, one after the other
 	}
 	if len(fields) != len(a.format.names) {
-		return fmt.Errorf("the record has %d fields, but the format of the flow log has %d: %q",
-			len(fields), len(a.format.names), fields)
+		return fmt.Errorf("the record %q has %d fields, but the format of the flow log has %d", fields,
+			len(fields), len(a.format.names))
 	}
 	src, dst := a.format.podsOf(a.history, fields)
 	return a.write(fields, src, dst)
@@ -160,7 +160,7 @@ func (a *annotator) setFormat(fields []string) (header bool, err error) {
 	if !slices.Contains(names, "pkt-dstaddr") || !slices.Contains(names, "pkt-srcaddr") {
 		slog.Warn("the flow log lacks the field pkt-srcaddr or pkt-dstaddr. If a packet had a secondary address of "+
 			"an ENI, the flow log has the primary address, so some pods may be wrong", "hint",
-			"create the flow log with both fields")
+			"create a new flow log with both fields")
 	}
 	if header && !a.json {
 		return header, a.write(fields, "src-pod", "dst-pod")

@@ -55,8 +55,8 @@ the original plugin, and those of your own launch template.` +
 			}
 			p := n.Policy()
 			if len(p.Statement) == 0 {
-				slog.Info("this node does not call EC2, so its role needs no policy. The policy is empty, and IAM " +
-					"does not accept it")
+				slog.Info("this node does not call EC2, so its role needs no policy. The printed policy is " +
+					"empty, and IAM would refuse it")
 			}
 			return cli.Answer(c, p, func(w io.Writer) {
 				e := json.NewEncoder(w)

@@ -173,7 +173,7 @@ func nameHostInterface(c *cli.Context, conflist *install.Conflist) error {
 			return nil
 		}
 	}
-	return cli.Hint(errors.New(`hostInterface "auto": no link of this network namespace is the boot ENI`),
+	return cli.Hint(errors.New(`hostInterface "auto": no link of this network namespace belongs to the boot ENI`),
 		"run install on the host network, or set hostInterface to the name of the link")
 }
 
@@ -205,7 +205,7 @@ func placeOf(c *cli.Context) (install.Place, error) {
 	for flag, dir := range map[string]string{"bin-dir": p.BinDir, "conf-dir": p.ConfDir, "tool-dir": p.ToolDir} {
 		if p.Systemd && !c.Bool("uninstall") && strings.ContainsFunc(dir, isSpecial) {
 			return p, cli.Misuse(c, "--%s %q: want only letters, digits and any of /._+@:=,~- because units name "+
-				"this directory, or --systemd=no", flag, dir)
+				"this directory. For another name, add --systemd=no", flag, dir)
 		}
 	}
 	return p, nil

@@ -136,15 +136,16 @@ func (p *launchPlan) fillENI(c *cli.Context) error {
 	fits := func(flag string, n int) error {
 		if n < 0 || n > room {
 			return cli.Misuse(c,
-				"--%s %d: want 0 to %[5]d, because an ENI of %[3]s has %[4]d IPv4 addresses with its primary address",
+				"--%s %d: want 0 to %[5]d, because an ENI of %[3]s has %[4]d IPv4 addresses, including its primary "+
+					"address",
 				flag, n, p.kind, p.limits.IPv4PerENI, room)
 		}
 		return nil
 	}
 	switch {
 	case c.IsSet("prefixes") && c.IsSet("addresses"):
-		return cli.Misuse(c, "--prefixes and --addresses: want one of these flags, because EC2 creates an ENI with "+
-			"prefixes or with addresses")
+		return cli.Misuse(c, "--prefixes and --addresses: want only one of these flags, because EC2 creates no ENI "+
+			"with both")
 	case c.Int("prefixes") > 0 && p.limits.NoPrefixes:
 		return cli.Misuse(c, "--prefixes %d: want 0, because %s is no Nitro type, and EC2 delegates no prefixes to "+
 			"its ENIs",
@@ -235,8 +236,8 @@ func (p *launchPlan) eniSlots() ([][2]int, error) {
 	}
 	most := min(p.maxPodENIs(), len(all))
 	if p.except > 0 && p.except >= most {
-		return nil, fmt.Errorf("--except-enis %d: %s can have only %d ENIs for pods, so the template would have none",
-			p.except, p.kind, most)
+		return nil, fmt.Errorf("--except-enis %d: %s, maxENIs and interfaceIndex allow only %s for pods, so none "+
+			"would be left", p.except, p.kind, cli.Count(most, "ENI"))
 	}
 	most -= p.except
 	if pods := p.MaxPods; pods > 0 {
@@ -245,9 +246,8 @@ func (p *launchPlan) eniSlots() ([][2]int, error) {
 		}
 		want := max((pods+p.podsPerENI()-1)/p.podsPerENI(), 0)
 		if want > most {
-			return nil, fmt.Errorf("maxPods is %d, but %s can have %d ENIs for pods, with %d addresses each, so only "+
-				"%d pods",
-				p.MaxPods, p.kind, most, p.podsPerENI(), p.MaxPods-pods+most*p.podsPerENI())
+			return nil, fmt.Errorf("maxPods is %d, but the ENIs that %s, maxENIs and --except-enis allow have "+
+				"addresses for only %d pods", p.MaxPods, p.kind, p.MaxPods-pods+most*p.podsPerENI())
 		}
 		most = want
 	}

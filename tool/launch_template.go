@@ -41,8 +41,8 @@ The command asks EC2 for the limits of the type (ec2:DescribeInstanceTypes).
 All ENIs are of one pool, because a template has one set of tags for all of them. If
 several networks of the directory have the pool, the ENIs serve all of these
 networks. The ENIs have the families of all networks, begin at the highest
-interfaceIndex, and are enough for the sum of maxPods. All other values are those of
-the first network.
+interfaceIndex, and are enough for the sum of maxPods. The highest maxENIs counts. All
+other values are those of the first network.
 
 No collection deletes these ENIs or releases their addresses: they end with
 their instance.` + cli.JSON(`NetworkInterfaces[] {DeviceIndex NetworkCardIndex Description SubnetId Groups
@@ -66,8 +66,8 @@ their instance.` + cli.JSON(`NetworkInterfaces[] {DeviceIndex NetworkCardIndex D
 			&cli.StringFlag{Name: "pool", Value: "default", Usage: "the ENIs serve the pool `NAME`"},
 			&cli.IntFlag{Name: "prefixes", DefaultText: "with prefixDelegation as many as fit",
 				Usage: "give each ENI `N` /28 prefixes"},
-			&cli.IntFlag{Name: "addresses", DefaultText: "else as many as fit",
-				Usage: "give each ENI `N` addresses beside its primary one"},
+			&cli.IntFlag{Name: "addresses", DefaultText: "without prefixDelegation as many as fit",
+				Usage: "give each ENI `N` addresses in addition to its primary address"},
 			&cli.IntFlag{Name: "except-enis", DefaultText: "1 if pods may ask for ENIs, else 0",
 				Usage: "leave `N` slots empty for ENIs for which pods ask"},
 			&cli.BoolFlag{Name: "ipv6", DefaultText: "if ipFamilies has IPv6",

@@ -40,7 +40,7 @@ runs each command once, and prints the result of each.` + cli.JSON("[] command e
 		Flags: []cli.Flag{
 			rootFlag(),
 			&cli.StringFlag{Name: "config", DefaultText: "the directory of the platform",
-				Usage: "`PATH` on the node: the file of our conflist, or the directory that has it"},
+				Usage: "`PATH` on the node: our conflist, or its directory"},
 			&cli.DurationFlag{Name: "every", Value: 5 * time.Minute,
 				Usage: "repair and collect at this `INTERVAL`; up to 15 % is added"},
 			&cli.DurationFlag{Name: "free-after", Value: 15 * time.Minute,
@@ -212,7 +212,7 @@ func (m *maintenance) runCollection(ctx context.Context) []commandRow {
 		m.runCommand(ctx, "registry-gc", "--config", m.config, "--free-after", m.freeAfter.String()),
 	}
 	if err := view.MarkMaintained(); err != nil {
-		slog.Warn("doctor cannot see that maintain works, because its mark cannot be written", "error", err)
+		slog.Warn("doctor cannot see that maintain works, because maintain cannot write its mark", "error", err)
 	}
 	return rows
 }
@@ -249,7 +249,7 @@ func (m *maintenance) runCommand(ctx context.Context, command string, args ...st
 	c.WaitDelay = 10 * time.Second
 	err := c.Run()
 	if err != nil && ctx.Err() == nil { // if ctx is done, maintain itself has stopped the command
-		slog.Warn("a command has failed, and runs again after its interval", "command", command, "error", err)
+		slog.Warn("a command has failed", "command", command, "error", err)
 	}
 	if err != nil {
 		return commandRow{command, err.Error()}

@@ -41,8 +41,8 @@ with several interfaces or networks needs several addresses: lower the number by
 --max.
 
 With "provision": "none" or "assign", it counts the ENIs that the instance has now.
-With --instance-type, it counts the ENIs that launch-template prints, or as many as
-the type can have. IPv6 has so many addresses that they do not limit pods. The
+With --instance-type, it counts the ENIs that launch-template prints ("none"), or as
+many as the type can have ("assign"). IPv6 has so many addresses that they do not limit pods. The
 number is then --max, or 110, which is the kubelet's default.
 
 Without a configuration, it assumes one pool of IPv4 without prefixes, from device
@@ -77,8 +77,8 @@ ipFamilies has IPv6, use it for types with IPv6. For other types, use
 			conf.Flag(),
 			&cli.StringFlag{Name: "instance-type", DefaultText: "this instance's",
 				Usage: "respect the limits of `TYPE`"},
-			&cli.StringFlag{Name: "pool", DefaultText: "any of them", Usage: "all pods are of the pool `NAME`"},
-			&cli.IntFlag{Name: "max", DefaultText: "maxPods of the configuration", Usage: "print `N` at most"},
+			&cli.StringFlag{Name: "pool", DefaultText: "any pools", Usage: "count for pods of only the pool `NAME`"},
+			&cli.IntFlag{Name: "max", DefaultText: "maxPods of the configuration", Usage: "print at most `N`"},
 			&cli.IntFlag{Name: "except-enis", DefaultText: "1 if pods may ask for ENIs, else 0",
 				Usage: "leave out `N` ENIs, for pods that ask for ENIs, or for other programs"},
 			&cli.IntFlag{Name: "host-network",
@@ -139,7 +139,7 @@ func nodeOf(c *cli.Context) (podNode, error) {
 		n.pools = []lease.Policy{{MinIndex: 1, Families: []lease.Family{lease.IPv4}, Provision: lease.ProvisionFull}}
 		return n, nil
 	case conf.Absent(err):
-		return n, cli.Hint(err, "give a conflist with this plugin, or its directory, with --config")
+		return n, cli.Hint(err, "give our plugins' conflist, or its directory, with --config")
 	case err != nil:
 		return n, err
 	}
@@ -192,8 +192,8 @@ func (n podNode) podCount(c *cli.Context) (int, error) {
 			"pods", conf.KubeletPods)
 		return conf.KubeletPods, nil
 	case pods == 0:
-		slog.Warn("no pod can have an address: maxENIs, interfaceIndex, ipFamilies or --except-enis leaves no ENI "+
-			"for pods, or the instance type has no ENI for pods", "config", n.path)
+		slog.Warn("no pod can have an address, because there is no ENI for pods. Check maxENIs, interfaceIndex, "+
+			"ipFamilies, --except-enis, the instance type and the attached ENIs", "config", n.path)
 	}
 	return n.limitedPods(pods + n.host), nil
 }

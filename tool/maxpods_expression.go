@@ -186,7 +186,7 @@ func (n podNode) checkExpressible(d dialect) error {
 		return cli.Hint(
 			fmt.Errorf(`%s: with "provision": "none", no expression fits Karpenter, because the node's addresses `+
 				`come from its EC2NodeClass and not from a launch template`, n.path),
-			"set kubelet.maxPods to 16 for each prefix of ipPrefixCount, or set provision to full or assign")
+			"set kubelet.maxPods of the EC2NodeClass to 16 times ipPrefixCount, or set provision to full or assign")
 	}
 	return nil
 }

@@ -62,7 +62,7 @@ func (n podNode) resourceRows(c *cli.Context, l aws.Limits) ([]resourceRow, erro
 		rows = append(rows, resourceRow{name, number})
 	}
 	if len(rows) == 0 {
-		return nil, errors.New("no pool has a name that a resource can have")
+		return nil, errors.New("no pool has a name that Kubernetes allows in a resource")
 	}
 	return rows, nil
 }

@@ -28,8 +28,8 @@ It creates an ENI with the security groups, attaches it, waits for its link, and
 sets the link up. The next pods use its addresses, unless its device index is below
 interfaceIndex of their configuration. registry-gc never deletes this ENI. If the
 command was interrupted, repeat it within 15 minutes: it continues with the same
-ENI. If the first run has succeeded, a further run creates another ENI. It may also
-do so if the registry was lost, for example by a reboot.` + cli.JSON("iface mac id index card boot subnet subnet_cidr secgrps vpc ips vpc_cidrs"),
+ENI. A further run creates another ENI if the first run has succeeded. This may also
+happen if the registry was lost, for example by a reboot.` + cli.JSON("iface mac id index card boot subnet subnet_cidr secgrps vpc ips vpc_cidrs"),
 		ArgsUsage: "SECURITY-GROUP...",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "subnet_filter",
@@ -89,8 +89,7 @@ func madeENIOf(p *ipam.Pool, id string) (madeENI, error) {
 	}
 	e, ok := s.ENIs[id]
 	if !ok || len(e.Addrs) == 0 {
-		return madeENI{}, fmt.Errorf("this command created %s, but an operator or another program has removed the "+
-			"ENI since", id)
+		return madeENI{}, fmt.Errorf("while this command ran, an operator or another program has removed %s", id)
 	}
 	row := eniRow{MAC: e.MAC, ID: id, Index: e.Index, Card: e.Card, Subnet: e.Subnet, CIDR: e.CIDR, VPC: e.VPC,
 		Addrs: cli.List(e.Addrs)}

@@ -70,7 +70,7 @@ func offerRows(c *cli.Context) ([]offerRow, error) {
 	for _, p := range n.pools {
 		name, ok := resourceOf(p.Pool)
 		if !ok {
-			slog.Warn("Kubernetes allows no resource of this name, so the command does not count pods of this pool: "+
+			slog.Warn("Kubernetes allows no resource of this name, so the command does not advertise this pool: "+
 				"rename the pool", "pool", p.Pool, "resource", name)
 			continue
 		}
@@ -177,8 +177,8 @@ func (n countedNode) currentSubnets(ctx context.Context) ([]aws.Subnet, error) {
 	case err == nil:
 		return slices.Concat([]aws.Subnet{}, all), nil
 	case aws.NotAllowed(err):
-		slog.Warn("the role of the instance does not allow ec2:DescribeSubnets: this command assumes that the "+
-			"subnets have enough addresses", "error", err)
+		slog.Warn("the role of the instance does not allow ec2:DescribeSubnets, so this command assumes that "+
+			"the subnets have enough addresses", "error", err)
 		return nil, nil
 	case !asked.IsZero():
 		slog.Warn("EC2 does not describe the subnets, so this command uses EC2's last description",

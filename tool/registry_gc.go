@@ -31,7 +31,7 @@ func registryGC() *cli.Command {
 
     ` + Name + ` registry-gc --free-after=15m
 
-It unassigns addresses that have been free for this time, and do not cool any more
+It unassigns addresses that have been free for --free-after, and no longer cool
 (reuseIPWait of the configuration). If a pod has ended without a DEL, it ends the
 lease of the pod, and deletes the rules of the pod. It deletes empty ENIs that the
 plugins have created. If pods get routes to the peers of the VPC, it asks EC2 for
@@ -77,9 +77,9 @@ commands.` +
 			failed = errors.Join(failed, unread)
 			stop()
 			if len(done.Unassigned)+len(done.Returned)+len(done.Deleted)+len(done.Ended)+len(rules) > 0 {
-				slog.Info("collected", "unassigned", len(done.Unassigned), "deleted", len(done.Deleted), "ended",
-					len(done.Ended),
-					"prefixes", len(done.Returned), "rules", len(rules))
+				slog.Info("collected", "unassigned_addresses", len(done.Unassigned), "deleted_enis", len(done.Deleted),
+					"ended_leases", len(done.Ended), "released_prefixes", len(done.Returned),
+					"deleted_rules", len(rules))
 			}
 			return errors.Join(failed, cli.Answer(c, map[string]any{
 				"unassigned": cli.List(done.Unassigned), "prefixes": cli.List(done.Returned),

@@ -26,7 +26,7 @@ func sizing() *cli.Command {
     pods         what maxpods prints for the type, with the same limits
     warm         free addresses that the pools keep: the sum of warm.min
     cooling      addresses that cool if --churn pods of a node end in a minute
-    used         ENIs of a node with --pods pods, warm and cooling addresses
+    used         ENIs that a node needs for --pods pods, warm and cooling addresses
     addresses    IPv4 addresses that all --nodes take from the subnets for pods. This
                  includes the primary addresses of the ENIs for pods, and addresses
                  for a quarter more pods on a new ENI. It excludes the boot ENIs,

@@ -31,8 +31,8 @@ differ between these files. If there are mistakes, the exit status is 1.` + cli.
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "bin-dir", Value: conf.UsualBinDir(),
 				Usage: "look for the plugins in `DIR`; empty: do not look"},
-			&cli.BoolFlag{Name: "together", Usage: "check all files of the directory as those of one node, whatever " +
-				"the directory's name is"},
+			&cli.BoolFlag{Name: "together", Usage: "check all files of the directory as files of one node, even if " +
+				"its name is not net.d"},
 		},
 		Action: func(c *cli.Context) error {
 			if !c.Args().Present() {
@@ -65,7 +65,7 @@ func mistakesAt(conflists *conf.Conflists, binDir string, together bool) (all []
 	case conflists.Unlisted != nil:
 		return nil, conflists.Unlisted
 	case len(conflists.Files) == 0:
-		return nil, fmt.Errorf("%s: no file ends in .conflist, .conf or .json", conflists.Path)
+		return nil, fmt.Errorf("%s: no file's name ends in .conflist, .conf or .json", conflists.Path)
 	}
 	var beside *conf.Conflists
 	if together || forRuntimes(conflists) {

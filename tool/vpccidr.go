@@ -24,7 +24,7 @@ and there is a warning.` + cli.JSON("[] iface metadata_cidr aws_api_cidr"),
 			ask := func(ctx context.Context, vpc string) ([]netip.Prefix, error) {
 				cidrs, err := cloud.VPCCIDRs(ctx, vpc)
 				if err != nil {
-					slog.Warn("EC2 did not list the CIDRs of the VPC: the column is empty", "vpc", vpc, "error", err)
+					slog.Warn("EC2 did not list the CIDRs of the VPC, so its column is empty", "vpc", vpc, "error", err)
 				}
 				return cidrs, nil
 			}

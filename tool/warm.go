@@ -30,8 +30,8 @@ does not ask EC2.
 
 An ADD that takes one of the last addresses leaves the file
 ` + registry.Dir() + `/` + lease.Refill + `, which this command removes.
-A DEL leaves the file, too: the command also detaches ENIs for which pods had
-asked (key requests) and that no pod uses any more.` + cli.JSON("[] pool free min"),
+If no pod uses a requested ENI any more (key requests), a DEL leaves the file, too.
+This command then detaches the ENI.` + cli.JSON("[] pool free min"),
 		Flags: []cli.Flag{conf.Flag()},
 		Action: func(c *cli.Context) error {
 			if err := cli.NeedRoot(); err != nil {
@@ -86,8 +86,8 @@ func detachUnused(ctx context.Context, policy lease.Policy) error {
 	ctx, cancel := context.WithTimeout(ctx, fillTimeout/2)
 	defer cancel()
 	if _, err = p.DetachUnused(ctx); err != nil && ctx.Err() != nil {
-		err = fmt.Errorf("ENIs that no pod uses any more are not detached after %v, because a collection runs or EC2 "+
-			"throttles; the next collection detaches them: %w", fillTimeout/2, err)
+		err = fmt.Errorf("ENIs that no pod uses could not be detached within %v, because a collection runs or EC2 "+
+			"throttles. The next collection detaches these ENIs: %w", fillTimeout/2, err)
 	}
 	return err
 }

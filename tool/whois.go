@@ -29,7 +29,7 @@ func whois() *cli.Command {
 		Name:      "whois",
 		Usage:     "Say which pod has or had an address; with --flow-log, add the pods to each record",
 		ArgsUsage: "[ADDRESS] [LOG...]",
-		Description: `It reads lease logs. With the configuration key leaseLog, nodes write them:
+		Description: `It reads lease logs. A node writes one if its configuration has the key leaseLog:
 
     ` + Name + ` whois 10.0.97.30
     ` + Name + ` whois --at "2026-11-24 14:03" 10.0.97.30 /var/log/nodes
@@ -39,8 +39,8 @@ A LOG is a file, or a directory with the logs of one or many nodes. The files ma
 compressed by gzip. Without a LOG, it reads the log of this node, and leaves out the
 lines of other instances. The image of the node may have such lines. Between a
 boot and the first pod, it reads the leaseLog of the first network. A TIME has the
-format of RFC 3339, or is seconds since 1970, or is as above in the time zone of this
-machine. A time of day without a date is of today. Without --at, it lists all leases
+format of RFC 3339, or is seconds since 1970. It may also be like the time above, in the
+time zone of this machine. A time of day without a date is of today. Without --at, it lists all leases
 of the address.
 
 A flow log has EC2's default format, or a header line that names its fields. The
@@ -129,7 +129,7 @@ func logDamage(damage []history.Damage) {
 		}
 	}
 	if rest := len(damage) - few; rest > 0 {
-		slog.Warn("the lease logs are damaged at further places", "places", rest)
+		slog.Warn("the lease logs are damaged at more places", "places", rest)
 	}
 }
 

@@ -86,7 +86,7 @@ func startOf(dir string) (time.Time, error) {
 	up, _, _ := strings.Cut(string(uptime), " ")
 	sinceBoot, err := strconv.ParseFloat(up, 64)
 	if err != nil || len(fields) <= field {
-		return time.Time{}, fmt.Errorf("%s/stat: %q; /proc/uptime: %q", dir, stat, uptime)
+		return time.Time{}, fmt.Errorf("cannot parse %s/stat (%q) or /proc/uptime (%q)", dir, stat, uptime)
 	}
 	ticks, err := strconv.ParseFloat(fields[field], 64)
 	age := time.Duration((sinceBoot - ticks/perSecond) * float64(time.Second))

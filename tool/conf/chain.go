@@ -60,7 +60,7 @@ func (r *review) reviewChain() {
 		return // readList has reported the empty list
 	}
 	if len(at) == 0 {
-		r.report("", "none of the plugins is one of %s", strings.Join(Types, ", "))
+		r.report("", "the list has none of our plugins: want at least one of %s", strings.Join(Types, ", "))
 		return
 	}
 	if i, is := at[TypeEgress]; is && len(at) == 1 { // other plugins give the pods their addresses
@@ -117,8 +117,8 @@ func (r *review) positions() map[string]int {
 func (r *review) reviewBesideAll(at map[string]int) {
 	for _, typ := range partedTypes {
 		if i, ok := at[typ]; ok {
-			r.report(r.nameOf(i), "%[1]s also does the work of this plugin: move its keys to %[1]s, and remove this "+
-				"plugin",
+			r.report(r.nameOf(i), "%[1]s also does the work of this plugin: move this plugin's keys to %[1]s, and "+
+				"remove this plugin",
 				TypeAll)
 		}
 	}
@@ -216,7 +216,7 @@ func (r *review) reviewPair(i int) {
 			r.reviewPortmap(j, *cmp.Or(c.NodePortMark, new(uint32(ptp.DefaultNodePortMark))))
 		case "bandwidth":
 			r.report(r.nameOf(j),
-				`this plugin does not work here, because the pod's first link is no veth: remove the plugin, and add `+
+				`remove this plugin, because it cannot limit a pod with an ipvlan slave, and add `+
 					`"capabilities": {"bandwidth": true} to %s`, r.Plugins[i].Type)
 		case "sbr":
 			r.report(r.nameOf(j),
@@ -270,16 +270,15 @@ func (r *review) reviewEgress(where string, i int, c *egress.Config) {
 	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
 		e := c.Egresses[name]
 		if len(e.Selectable) > 0 && !annotated {
-			r.report(where, `egress: %s: selectable: no pod can ask for this egress: add "capabilities": {%q: true}`,
-				name,
-				podAnnotations)
+			r.report(where, `egress: %s: selectable: want "capabilities": {%q: true}, because otherwise no pod can ask `+
+				`for this egress`, name, podAnnotations)
 		}
 		for _, namespace := range e.Routers {
 			if other, both := routers[namespace]; both && !annotated {
 				r.report(where,
-					`egress: %s: routers: the egress %[3]s has %[2]q, too, and no pod can choose its egress: add `+
-						`"capabilities": {%[4]q: true}`,
-					name, namespace, other, podAnnotations)
+					`egress: %s: routers: the egress %s also has the namespace %q: want "capabilities": `+
+						`{%q: true}, because otherwise no router can choose its egress`,
+					name, other, namespace, podAnnotations)
 			}
 			routers[namespace] = name
 		}
@@ -344,20 +343,19 @@ func (r *review) reviewPools(where string, i int, c *lease.Config) {
 			r.report(where, "pools: %q: want a name without / and =, which the plugin uses in names of its own", name)
 		}
 		if len(p.Selectable) > 0 && !capabilities[podAnnotations] {
-			r.report(where, `pools: %s: selectable: no pod can ask for this pool: add "capabilities": {%q: true}`, name,
-				podAnnotations)
+			r.report(where, `pools: %s: selectable: want "capabilities": {%q: true}, because otherwise no pod can ask for `+
+				`this pool`, name, podAnnotations)
 		}
 	}
 	canAsk := []string{podAnnotations, "ips", "deviceID"}
 	if len(c.Permissions) > 0 && !slices.ContainsFunc(canAsk, func(name string) bool { return capabilities[name] }) {
-		r.report(where, `requests: no pod can make a request: add "capabilities": {%q: true}`, podAnnotations)
+		r.report(where, `requests: want "capabilities": {%q: true}, because otherwise no pod can make a request`,
+			podAnnotations)
 	}
 	for _, p := range c.Policies() {
 		if p.Provision == lease.ProvisionNone && p.Warm.Min > 0 {
-			r.report(where, `warm: min %d of pool %s: "provision" is "none", so the node does not ask EC2 for these `+
-				`addresses`,
-				p.Warm.Min,
-				PoolName(p.Pool))
+			r.report(where, `warm: min %d of pool %s: want 0, because "provision" is "none", and the node asks EC2 for no `+
+				`addresses`, p.Warm.Min, PoolName(p.Pool))
 		}
 	}
 }

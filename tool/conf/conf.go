@@ -81,7 +81,7 @@ func Flag() cli.Flag {
 	}
 	return &cli.StringFlag{
 		Name: "config", Value: usual,
-		Usage: "read our plugins' configuration from the conflist `PATH`, or from all conflists in this directory",
+		Usage: "read our plugins' configuration from `PATH`, a conflist or a directory with conflists",
 	}
 }
 

@@ -65,8 +65,8 @@ func tagFault(key, value string) string {
 	case utf8.RuneCountInString(value) > longestValue:
 		return "want a value of at most 256 characters"
 	case key == book.TagNoManage:
-		return "remove this tag, because no program changes an ENI with it. After the next boot, the node would no " +
-			"longer use its own ENIs"
+		return "remove this tag, because no program may change an ENI with this tag. After the next boot, the " +
+			"node would no longer use its own ENIs"
 	case slices.Contains(ourTags, key):
 		return "remove this tag, because the plugin sets it itself"
 	}

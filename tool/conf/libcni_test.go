@@ -143,13 +143,13 @@ func TestRefusedByRuntime(t *testing.T) {
 		`{"cniVersion": "1.0.0", "name": "pods", "type": "cni-ipvlan-vpc-k8s"}`: `the file has the configuration of ` +
 			`one plugin, and no list: want {"cniVersion": "1.0.0", "name": ..., "plugins": [...]} around the plugin`,
 		list(`, "name": "pods"`, "",
-			""): `name: the file has this key twice, and the last value counts: remove one of them`,
+			""): `name: the file has this key twice, and the last value counts: remove one of the two`,
 		list(``, `, "ipMasq": true, "ipMasq": false`,
 			""): `plugins[0] cni-ipvlan-vpc-k8s: ipMasq: the file has this key twice, and the last value counts: ` +
-			`remove one of them`,
+			`remove one of the two`,
 		list(``, `, "warm": {"min": 1, "min": 2}`,
 			""): `plugins[0] cni-ipvlan-vpc-k8s: warm: min: the file has this key twice, and the last value ` +
-			`counts: remove one of them`,
+			`counts: remove one of the two`,
 		list(``, ``,
 			`, {"type": "tuning", "mac": "02:00:00:00:00:01"}`): `plugins[1] tuning: mac: the pod's link has the MAC ` +
 			`address of its ENI, and cannot have another: remove mac, also from capabilities`,
@@ -164,7 +164,7 @@ func TestRefusedByRuntime(t *testing.T) {
 			`that begin with aws:`,
 		list(``, `, "eniTags": {"node.k8s.amazonaws.com/no_manage": "true"}`,
 			""): `plugins[0] cni-ipvlan-vpc-k8s: eniTags: "node.k8s.amazonaws.com/no_manage": remove this tag, ` +
-			`because no program changes an ENI with it. After the next boot, the node would no longer use its own ENIs`,
+			`because no program may change an ENI with this tag. After the next boot, the node would no longer use its own ENIs`,
 		list(``, `, "pools": {"a": {"eniTags": {"": "x"}}}`,
 			""): `plugins[0] cni-ipvlan-vpc-k8s: pools: a: eniTags: "": a tag needs a key`,
 		list(``, `, "eniTags": {"`+strings.Repeat("k", 128)+`": ""}`,

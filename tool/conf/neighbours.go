@@ -34,8 +34,8 @@ func (r *review) reviewNeighbours() {
 // because it is a copy of the list.
 func (r *review) reviewNeighbour(f string, other List) {
 	if other.Plugin(TypeIPAM) != nil && other.Name == r.Name && !other.Delegate {
-		r.report("", "name: %s has the network %q, too, so a DEL of one network also ends an attachment to the other",
-			f, r.Name)
+		r.report("", "name: %s also has the network %q: want different names, because a DEL of one network also ends "+
+			"an attachment to the other", f, r.Name)
 	}
 	mine, has := pairOf(r.List)
 	if a, b := logOf(r.List), logOf(other); a != b && a.File != "" && b.File != "" {
@@ -48,17 +48,16 @@ func (r *review) reviewNeighbour(f string, other List) {
 		return
 	}
 	if mine.IPMasq != theirs.IPMasq {
-		r.report("", "%s has another ipMasq, but if one network masquerades, the node also masquerades pods of the "+
-			"other",
-			f)
+		r.report("", "ipMasq: %s has another value: want the same value in both. If one network masquerades, the "+
+			"node also masquerades pods of the other", f)
 	}
 	if mine.KeepCaller && !theirs.KeepCaller {
-		r.report("", "keepCaller: %s does not have this key, so the node replaces the address of callers by its own, "+
-			"also for pods of this network", f)
+		r.report("", "keepCaller: %s has another value: want the same value in both. Otherwise the node replaces "+
+			"the address of callers by its own, also for pods of this network", f)
 	}
 	if !mine.Loopless() && theirs.Loopless() {
-		r.report("", `serviceLoop: %s has "none", so the node replaces the address of callers of a NodePort by its `+
-			`own, also for pods of this network`, f)
+		r.report("", `serviceLoop: %s has "none": want the same value in both. Otherwise the node replaces the address `+
+			`of callers of a NodePort by its own, also for pods of this network`, f)
 	}
 }
 
@@ -77,8 +76,8 @@ func (r *review) reviewENIUse(f string, other List) {
 			f, theirs.Provision, mine.Provision, none)
 	}
 	if mine.Provision == none && !mine.Pools && theirs.Pools {
-		r.reportTolerated("pools: %s has pools or requests, and this network has neither: want the same in both. With "+
-			`"provision": "none" and without them, the node uses ENIs before it knows their tags, so pods may get `+
+		r.reportTolerated("pools: %s has pools or requests, and this network has neither: want the same in both. "+
+			`Otherwise, with "provision": "none", the node uses ENIs before it knows their tags, so pods may get `+
 			"addresses of all pools", f)
 	}
 }

@@ -30,14 +30,14 @@ func (r *review) reviewDataPaths(at map[string]int) {
 	k, paired := at[TypePTP]
 	lonely := len(veth) > 0 || paired && k == i+1 // no plugin of another project makes the pod's link
 	if _, there := at[TypeIPVlan]; !there && lonely && len(slaves) > 0 {
-		r.report("", `there is no %s, which the pools with dataPath "ipvlan" need: %s`, TypeIPVlan,
+		r.report("", `there is no %s, which these pools with dataPath "ipvlan" need: %s`, TypeIPVlan,
 			strings.Join(slaves, ", "))
 	}
 	if k, there := at[TypeEgress]; there && json.Unmarshal(r.Plugins[k].Raw, &out) != nil {
 		return
 	}
 	if k, there := at[TypePTP]; !there && len(veth) > 0 {
-		r.report("", `there is no %s, which the pools with dataPath "veth" need: %s`, TypePTP, strings.Join(veth, ", "))
+		r.report("", `there is no %s, which these pools with dataPath "veth" need: %s`, TypePTP, strings.Join(veth, ", "))
 	} else if there && (json.Unmarshal(r.Plugins[k].Raw, &pair) != nil || pair.Validate() != nil) {
 		return
 	}
@@ -118,7 +118,7 @@ func (r *review) reviewBesideRouted(pairType string) {
 				`so larger packets are lost: move mtu to %s`, c.MTU, pairType)
 		case m.Type == "portmap" && c.Backend != "nftables" && bit >= 0 && ptp.ENIMarks>>bit&1 != 0:
 			r.report(r.nameOf(i), `markMasqBit: %d is one of the bits %#x, which stand for ENIs with dataPath "veth". `+
-				`Packets of pods would get another address: want another bit, such as 4, or "backend": "nftables"`, bit,
+				`Packets of pods would get another source address. Want another bit, such as 4, or "backend": "nftables"`, bit,
 				ptp.ENIMarks)
 		}
 	}

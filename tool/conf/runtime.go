@@ -144,6 +144,6 @@ func (r *review) reportRepeatedKey(path []string) {
 			where, path = r.nameOf(n-1), path[2:]
 		}
 	}
-	r.report(where, "%s: the file has this key twice, and the last value counts: remove one of them",
+	r.report(where, "%s: the file has this key twice, and the last value counts: remove one of the two",
 		strings.Join(path, ": "))
 }
