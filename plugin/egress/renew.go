@@ -336,6 +336,14 @@ func (x *Renewal) String() string {
 	if x.other && len(parts) == 0 {
 		parts = append(parts, "rules of another configuration or release")
 	}
+	if len(parts) == 0 { // only routes that a destination has beside its route to the gateway
+		for _, r := range x.add {
+			parts = append(parts, "missing: "+r.String())
+		}
+		for _, r := range x.stale {
+			parts = append(parts, "superfluous: "+r.String())
+		}
+	}
 	return strings.Join(parts, "; ")
 }
 

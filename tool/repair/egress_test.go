@@ -493,3 +493,31 @@ func TestRenewalOfDestination(t *testing.T) {
 	}
 	n.must(n.check())
 }
+
+// TestRenewalOfOneRoute checks a client that has lost one of its routes to the gateways, or one that refuses packets.
+// Doctor finds the loss, and repair puts the route back.
+func TestRenewalOfOneRoute(t *testing.T) {
+	n := newNode(t, "namespaces")
+	_, want := n.made("third")
+	routes, err := n.pod.Routes(nl.RouteFilter{Table: egress.TableOut, Protocol: nl.RouteProtocol})
+	n.must(err)
+	networks, err := conf.Load(n.config).Egress()
+	n.must(err)
+	for _, r := range routes {
+		if r.Type == "throw" {
+			continue
+		}
+		t.Run(r.String(), func(t *testing.T) {
+			n.must(r.Del(n.pod))
+			if all := repair.OutdatedBy(n.ns, networks[0]); len(all) != 1 || all[0].Err != nil {
+				t.Errorf("doctor finds %v", all)
+			}
+			if did := n.repair(); len(did) != 1 {
+				t.Errorf("repair did %v", did)
+			}
+			if d := cmp.Diff(strings.Split(want, "\n"), strings.Split(n.dump(), "\n")); d != "" {
+				t.Errorf("-before +after\n%s", d)
+			}
+		})
+	}
+}
