@@ -7,9 +7,11 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
@@ -86,23 +88,41 @@ func TestSplice(t *testing.T) {
 	}
 }
 
-// TestSpliceShared: with a BPF file system, the programs are loaded once for all pods.
+// TestSpliceShared: with a BPF file system, the programs are loaded once for all pods. Only the thread of this test has
+// the file system, because tests of other processes may also keep programs in theirs.
 func TestSpliceShared(t *testing.T) {
-	mountPins(t)
+	host, pod := two(t)
+	other, _ := nltest.NS(t, "other")
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // without an unlock: the thread ends with its mounts
+		if err := errors.Join(
+			unix.Unshare(unix.CLONE_NEWNS),
+			unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+			unix.Mount("bpf", "/sys/fs/bpf", "bpf", 0, ""),
+		); err != nil {
+			t.Error(err)
+			return
+		}
+		shared(t, host, pod, other)
+	}()
+	<-done
+}
+
+func shared(t *testing.T, host *nl.NS, pods ...*nl.NS) {
 	count := func() int {
 		files, _ := filepath.Glob("/sys/fs/bpf/cni_ipvlan_vpc_k8s:*")
 		return len(files)
 	}
-	host, pod := two(t)
-	other, _ := nltest.NS(t, "other")
-	for _, n := range []*nl.NS{pod, other} {
+	for _, n := range pods {
 		w := nl.Wiring{
 			{host, nl.Veth{Name: "veth" + n.Name, Peer: "eth1", PeerNS: n}},
 			{host, nl.Veth{Name: "eni" + n.Name, Peer: "eth0", PeerNS: n}},
 			{n, nl.Splice{ENI: "eth0", Veth: "eth1", MAC: "02:00:00:00:00:48"}},
 		}
 		if err := errors.Join(w.Add(), w.Add(), w.Check()); err != nil {
-			t.Fatal(err)
+			t.Error(err)
 		}
 		if got := count(); got != 4 {
 			t.Errorf("%d objects are kept, want 4: two maps and two programs", got)
