@@ -90,7 +90,7 @@ var arrows = map[string]string{
 	// the ADD of the plugin, again
 	"tool/repair": "tool/conf tool/view ipam/lease plugin plugin/ipvlan plugin/egress unnumbered-ptp nl registry",
 	"tool/doctor": "internal/release tool/cli tool/conf tool/view tool/repair tool/iam ipam ipam/more ipam/call " +
-		"ipam/book ipam/lease plugin/ipvlan plugin/egress unnumbered-ptp aws aws/api nl nl/ask registry",
+		"ipam/book ipam/lease plugin plugin/ipvlan plugin/egress unnumbered-ptp aws aws/api nl nl/ask registry",
 	"sim/ec2sim":       "aws/api",
 	"sim/vpcsim":       "sim/ec2sim nl",
 	"sim/simtest":      "sim/vpcsim sim/ec2sim registry nl nl/nltest",

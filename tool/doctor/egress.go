@@ -21,6 +21,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ask"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
@@ -150,8 +151,7 @@ func egressKernel(networks []conf.NetworkEgress) (found []Finding) {
 		}
 		err := nl.Scratch(func(n *nl.NS) error { return egress.Supported(n, f) })
 		a := Finding{Severity: severe, About: fmt.Sprintf("tunnels of %v", f),
-			Do: "load the modules fou and ipip when the node boots, for IPv6 also fou6 and ip6_tunnel " +
-				"(modules-load.d(5))"}
+			Do: plugin.ModulesHint + ". Tunnels need the modules fou and ipip, for IPv6 also fou6 and ip6_tunnel"}
 		switch {
 		case errors.Is(err, nl.ErrMayNotLoad):
 			a.Severity, a.Means = note, "doctor does not know whether pods that use an egress can start: "+err.Error()

@@ -19,8 +19,9 @@ func (p *Node) checkKernel(context.Context) ([]Finding, error) {
 		if veth, slaves := p.poolsByPath(); len(slaves) > 0 || len(veth) == 0 {
 			found = append(found, Finding{Severity: severe, About: "ipvlan",
 				Means: "this kernel does not support ipvlan" + servedText(veth, slaves) + ": " + err.Error(),
-				Do: `the kernel needs CONFIG_IPVLAN or the module ipvlan, which some distributions have in the ` +
-					`package linux-modules-extra. Pools with "dataPath": "veth" work without ipvlan`})
+				Do: `the kernel needs CONFIG_IPVLAN or the module ipvlan. On some distributions, the module is in ` +
+					`the package linux-modules-extra or kernel-modules-extra. Pools with "dataPath": "veth" work ` +
+					`without ipvlan`})
 		}
 	}
 	if _, err := p.pool.Host.Tables(); err != nil {
