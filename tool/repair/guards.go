@@ -59,8 +59,8 @@ func Guards(host *nl.NS) (did []string, failed error) {
 			continue
 		}
 		did = append(did, g.String())
-		slog.Info("restored the guard of a link: without the guard, pods can bypass security groups on the way to their "+
-			"node", "link", g.Link)
+		slog.Info("restored the guard of a link: without the guard, pods can bypass security groups on the way to "+
+			"their node", "link", g.Link)
 	}
 	return did, failed
 }
