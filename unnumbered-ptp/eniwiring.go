@@ -36,6 +36,7 @@ func (s *scene) eniObjects(p pair) []nl.Object {
 	if p.hasFamily(nl.IPv6) {
 		objects = append(objects, nl.Sysctl{Key: conf6(dev) + "disable_ipv6", Value: "0"})
 	}
+	objects = append(objects, nodePortRules(c, n)...)
 	objects = append(objects, familyRules(n, nl.Rule{Pref: prefLoopless, Not: true, IIF: "lo", Table: tableLoopless,
 		Protocol: nl.RouteProtocol})...)
 	if dev == c.HostInterface {

@@ -46,12 +46,17 @@ func nodeWiring(r *request, n node) nl.Wiring {
 		objects = append(objects, familyRules(n, nl.Rule{Pref: prefLoopless, Not: true, IIF: "lo", Table: tableLoopless,
 			Protocol: nl.RouteProtocol})...)
 	}
-	if r.Config.ports.last != 0 {
-		mark := r.Config.mark
-		objects = append(objects, familyRules(n, nl.Rule{Pref: prefNodePort, Mark: mark, Mask: mark,
-			Table: unix.RT_TABLE_MAIN, Protocol: nl.RouteProtocol})...)
+	if r.Config.ports.last != 0 || r.Config.IPMasq {
+		objects = append(objects, nodePortRules(r.Config, n)...)
 	}
 	return nl.Steps(r.nodeNS, objects)
+}
+
+// nodePortRules returns the rules for packets with nodePortMark: answers to NodePorts, and packets whose source the
+// chain doubts checks (see senderChains).
+func nodePortRules(c Config, n node) []nl.Object {
+	return familyRules(n, nl.Rule{Pref: prefNodePort, Mark: c.mark, Mask: c.mark, Table: unix.RT_TABLE_MAIN,
+		Protocol: nl.RouteProtocol})
 }
 
 // nodeSysctls returns the sysctls of the node that the configuration needs.
@@ -176,8 +181,7 @@ func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 // The kernel looks up the route of an answer, whose source is the packet's destination. Other programs have rules for
 // answers from some addresses, which lead through the VPC even to pods: cloud-init and ec2-net-utils for addresses of
 // the node, amazon-vpc-cni-k8s for its pods. With the mark, the lookup uses the main table first (prefNodePort), which
-// has the routes to all pods. Without NodePorts, there is no rule for the mark. For a routed pod, the packet also has
-// the mark of the pod's ENI (prefToPod).
+// has the routes to all pods.
 //
 // A chain of the type nat sees only the first packet of a connection. So these chains cost other packets nothing, and
 // the node does not track dropped packets. After a translation, the kernel calls no other chain of this type. So doubts

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ask"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
 // unchecked switches off the check of IPv4 sources on a link, because IPv6 has none.
@@ -109,21 +111,27 @@ func fromRules(addrs ...string) string {
 	return lines
 }
 
-// TestNodeOfManyRules: the node has a routing table for packets from its own address, as nodes with several ENIs have.
-// Pods must reach it, and another pod by a NodePort. With such a rule, any rp_filter but 0 drops IPv4 packets to the
-// node, with or without our plugins.
-func TestNodeOfManyRules(t *testing.T) {
-	s := newScene(t, redirects)
-	s.add(s.node, unchecked(s.pods[0].result.Interfaces[1].Name)...)
+// ruleForNode gives the node a routing table for packets from its own address, as nodes with several ENIs have.
+func (f *fabric) ruleForNode() {
+	f.t.Helper()
 	for _, addr := range []string{nodeAddr, sixth(nodeAddr)} {
 		a := netip.MustParseAddr(addr)
 		gw := netip.MustParseAddr("10.0.9.1")
 		if a.Is6() {
 			gw = netip.MustParseAddr(sixth(gw.String()))
 		}
-		s.add(s.node, nl.Route{Dst: netip.PrefixFrom(a, 0).Masked(), Via: gw, Dev: "eth0", Table: 100},
+		f.add(f.node, nl.Route{Dst: netip.PrefixFrom(a, 0).Masked(), Via: gw, Dev: "eth0", Table: 100},
 			nl.Rule{Pref: 800, From: netip.PrefixFrom(a, a.BitLen()), Table: 100, Family: nl.FamilyOf(a)})
 	}
+}
+
+// TestNodeOfManyRules: the node has a routing table for packets from its own address. Pods must reach this address, and
+// another pod by a NodePort. With such a rule, any rp_filter but 0 drops IPv4 packets to the node, with or without our
+// plugins.
+func TestNodeOfManyRules(t *testing.T) {
+	s := newScene(t, redirects)
+	s.add(s.node, unchecked(s.pods[0].result.Interfaces[1].Name)...)
+	s.ruleForNode()
 	for _, network := range []string{"tcp4", "udp4", "tcp6", "udp6"} {
 		s.add(s.node, nodePorts(network, pod3Addr))
 	}
@@ -161,6 +169,38 @@ func TestNodeOfManyRules(t *testing.T) {
 		if _, err := call(s.pods[0].NS, network, dialled(network, "172.20.0.10:80")); err != nil {
 			t.Errorf("%s: the service: %v", network, err)
 		}
+	}
+}
+
+// TestRuleForNodeAlone: the node has a routing table for packets from its own address. Pods reach another pod by a
+// NodePort at this address, even if all pods of the node are routed or if nodePorts is empty.
+func TestRuleForNodeAlone(t *testing.T) {
+	for name, configure := range map[string]func(*ptp.Config){
+		"routed":             func(*ptp.Config) {},
+		"routed, no ipMasq":  func(c *ptp.Config) { c.IPMasq = false },
+		"no nodePorts":       func(c *ptp.Config) { c.NodePorts = new("") },
+		"routed, other mark": func(c *ptp.Config) { c.NodePortMark = new(uint32(1 << 20)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFabric(t)
+			makePod := f.routed
+			if !strings.HasPrefix(name, "routed") {
+				makePod = f.pod
+			}
+			caller, backend := makePod("pod1", pod1Addr, dual), makePod("pod2", pod2Addr, dual)
+			for _, p := range []*pod{caller, backend} {
+				must(t, f.ADD(f.configured(p, configure)))
+			}
+			f.open(caller, backend)
+			f.ruleForNode()
+			serve(t, backend.NS, ":8080")
+			for _, network := range []string{"tcp4", "udp4", "tcp6", "udp6"} {
+				f.add(f.node, nodePorts(network, pod2Addr))
+				if _, err := call(caller.NS, network, dialled(network, nodeAddr+":30080")); err != nil {
+					t.Errorf("%s: %v", network, err)
+				}
+			}
+		})
 	}
 }
 
