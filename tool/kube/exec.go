@@ -122,7 +122,7 @@ func (e *execPlugin) output(ctx context.Context, at server) ([]byte, error) {
 	switch {
 	case errors.Is(err, exec.ErrNotFound) && e.InstallHint != "":
 		return nil, fmt.Errorf("%w: %s", err, e.InstallHint)
-	case err != nil:
+	case err != nil && !errors.Is(err, exec.ErrWaitDelay): // after ErrWaitDelay, the exit status was 0
 		return nil, fmt.Errorf("%w: %s", err, strings.TrimSpace(failure.String()))
 	}
 	return out, nil

@@ -293,3 +293,15 @@ func TestExecEnds(t *testing.T) {
 		cancel()
 	}
 }
+
+// TestExecLeaves: the program prints credentials and ends, and leaves a program that keeps the pipes open.
+func TestExecLeaves(t *testing.T) {
+	s := newAPIServer(t)
+	s.write(t, "get-token", `#!/bin/sh
+sleep 60 &
+echo '{"kind": "ExecCredential", "apiVersion": "v1", "status": {"token": "`+nodeToken+`"}}'`, 0o700)
+	c, err := Load(t.Context(), s.kubeconfig(t, "{exec: {command: ./get-token, apiVersion: v1}}"))
+	must(t, err)
+	_, err = c.PatchNode(t.Context(), "node1", nil)
+	must(t, err)
+}
