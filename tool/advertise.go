@@ -30,12 +30,12 @@ Kubernetes for nothing else. A pod that asks for 1 of the resource comes only to
 node that has an address left for it: see docs/scheduler.md.
 
 The number is a total. The scheduler subtracts the requests of pods from it. The
-number counts addresses that pods have, free addresses, and addresses that the node
-can still get from EC2. From this sum, the command subtracts the largest number of
-addresses that cooled at the same time within --window. The instance type, the
+number counts addresses that pods have, free and cooling addresses, and addresses
+that the node can still get from EC2. From this sum, the command subtracts the largest
+number of addresses that cooled at the same time within --window. The instance type, the
 configuration and the subnets limit how many addresses the node can get. The command
 asks EC2 for the subnets once an hour. While the subnets limit the number, it asks
-every ten minutes, and after each growth. The number is never below the number of
+every ten minutes, and after each growth. The result is never below the number of
 addresses that pods have.
 
 This resource is for the pool default. Each other pool has a resource of its own,

@@ -33,7 +33,7 @@ It needs neither root nor EC2. A node may change only ENIs with the tag
 ` + book.TagManaged + `. Our ENIs get this tag when they are created, and
 the role cannot give it to another ENI. (With interfaceIndex 0, the role may change addresses without
 this condition, because the boot ENI has no such tag.) The role may attach and detach ENIs only at
-its own instance. So the node must use the credentials of its own role. The policy limits subnets to
+the instance that makes the call. So the node must use the credentials of its own role. The policy limits subnets to
 subnetTags, and security groups to secGroupIds. If --config is a directory, the policy is for all
 networks in it together. If pods use ENIs without our tags, add --untagged. Such ENIs are those of
 the original plugin, and those of your own launch template.` +

@@ -24,7 +24,7 @@ func installNode() *cli.Command {
 	return &cli.Command{
 		Name:  "install",
 		Usage: "Install the plugins, the units and the conflist on a node; with --uninstall, remove them",
-		Description: `For an init container of the image that mounts / of the node at /host:
+		Description: `For an init container that mounts / of the node at /host:
 
     ` + Name + ` install --conflist /config/10-cni-ipvlan-vpc-k8s.conflist
 

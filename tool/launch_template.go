@@ -47,7 +47,7 @@ other values are those of the first network.
 No collection deletes these ENIs or releases their addresses: they end with
 their instance.` + cli.JSON(`NetworkInterfaces[] {DeviceIndex NetworkCardIndex Description SubnetId Groups
     DeleteOnTermination SecondaryPrivateIpAddressCount} TagSpecifications[] {ResourceType Tags[] {Key Value}}
-    with --ipv6 and no Nitro type: NetworkInterfaces[] {Ipv6AddressCount} besides
+    with --ipv6 and no Nitro type, also: NetworkInterfaces[] {Ipv6AddressCount}
     with --prefixes, --ipv6, connectionTracking: NetworkInterfaces[] {DeviceIndex NetworkCardIndex Description
     SubnetId Groups DeleteOnTermination Ipv4PrefixCount Ipv6PrefixCount Ipv6AddressCount ConnectionTrackingSpecification
     {TcpEstablishedTimeout UdpStreamTimeout UdpTimeout}} TagSpecifications[] {ResourceType Tags[] {Key Value}}`),

@@ -31,7 +31,7 @@ func maxPods() *cli.Command {
 It uses the rules by which an ADD gets more addresses. It counts the ENIs that the
 instance type and maxENIs allow, from interfaceIndex on, on all network cards. For
 each ENI it counts the addresses, or 16 for each prefix. A pod with both families
-needs an address of each. It assumes that the subnets have enough addresses.
+needs an address of each family. It assumes that the subnets have enough addresses.
 
 If the configuration has several pools, the number is right for pods of any of them.
 The command assumes the worst case: a pool takes a whole ENI for its first pod. If
@@ -42,8 +42,9 @@ with several interfaces or networks needs several addresses: lower the number by
 
 With "provision": "none" or "assign", it counts the ENIs that the instance has now.
 With --instance-type, it counts the ENIs that launch-template prints ("none"), or as
-many as the type can have ("assign"). IPv6 has so many addresses that they do not limit pods. The
-number is then --max, or 110, which is the kubelet's default.
+many as the type can have ("assign"). If pods have only IPv6, addresses do not limit
+their number on Nitro types. The command then prints --max, or 110, which is the
+kubelet's default.
 
 Without a configuration, it assumes one pool of IPv4 without prefixes, from device
 index 1 on, like the original plugin's tool. If neither EC2 nor the registry has the
@@ -77,7 +78,7 @@ ipFamilies has IPv6, use it for types with IPv6. For other types, use
 			conf.Flag(),
 			&cli.StringFlag{Name: "instance-type", DefaultText: "this instance's",
 				Usage: "respect the limits of `TYPE`"},
-			&cli.StringFlag{Name: "pool", DefaultText: "any pools", Usage: "count for pods of only the pool `NAME`"},
+			&cli.StringFlag{Name: "pool", DefaultText: "pods of any pool", Usage: "count for pods of only the pool `NAME`"},
 			&cli.IntFlag{Name: "max", DefaultText: "maxPods of the configuration", Usage: "print at most `N`"},
 			&cli.IntFlag{Name: "except-enis", DefaultText: "1 if pods may ask for ENIs, else 0",
 				Usage: "leave out `N` ENIs, for pods that ask for ENIs, or for other programs"},

@@ -35,14 +35,14 @@ It unassigns addresses that have been free for --free-after, and no longer cool
 (reuseIPWait of the configuration). If a pod has ended without a DEL, it ends the
 lease of the pod, and deletes the rules of the pod. It deletes empty ENIs that the
 plugins have created. If pods get routes to the peers of the VPC, it asks EC2 for
-the peers once an hour. It prints nothing. If it could not do all of its work, the
+the peers once an hour. It prints no answer. If it could not do all of its work, the
 exit status is 1, and the next run continues. If a configuration has a mistake, the
 command releases nothing. If there is no configuration, it keeps what the last
 configuration wanted (warm, skipDeallocation), and addresses cool for a minute.
 
 It only collects. If the node has lost a part of its pods' network, the command
-repair puts it back: cni-gc.service runs repair first. Your own timer must run both
-commands.` +
+repair puts this part back, so cni-gc.service runs repair first. Your own timer must
+run both commands.` +
 			cli.JSON("deleted ended prefixes rules unassigned"),
 		Flags: []cli.Flag{
 			conf.Flag(),

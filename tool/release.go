@@ -22,10 +22,11 @@ func releaseChosen() *cli.Command {
 	return &cli.Command{
 		Name:  "release",
 		Usage: "Release to EC2 the addresses that pods had chosen and that no pod has any more",
-		Description: `For a systemd path unit. If a pod has asked for an address (key requests), it
+		Description: `For a systemd path unit. If a pod has asked for an address (key requests), the pod
 may start again on another node, and its ADD there waits for the address. So this
-command does not wait for the --free-after of registry-gc. It first asks the kernel, and releases only
-addresses that nothing on the node uses. The DEL of a pod with a chosen address leaves the file
+command does not wait for the --free-after of registry-gc. It first asks the kernel,
+and releases only addresses that nothing on the node uses. The DEL of a pod with a
+chosen address leaves the file
 ` + registry.Dir() + `/` + lease.Release + `, which this command removes.
 The next registry-gc releases what this command cannot release now. If no chosen
 address is free, the command does not call EC2. If a network of the node has provision

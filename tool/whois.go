@@ -39,9 +39,9 @@ A LOG is a file, or a directory with the logs of one or many nodes. The files ma
 compressed by gzip. Without a LOG, it reads the log of this node, and leaves out the
 lines of other instances. The image of the node may have such lines. Between a
 boot and the first pod, it reads the leaseLog of the first network. A TIME has the
-format of RFC 3339, or is seconds since 1970. It may also be like the time above, in the
-time zone of this machine. A time of day without a date is of today. Without --at, it lists all leases
-of the address.
+format of RFC 3339, or is seconds since 1970. It may also be like the time above, in
+the time zone of this machine. A time of day without a date is of today. Without --at,
+the command lists all leases of the address.
 
 A flow log has EC2's default format, or a header line that names its fields. The
 command prints each record with two more fields, src-pod and dst-pod:
