@@ -195,8 +195,7 @@ func TestHintFull(t *testing.T) {
 		want    string
 	}{
 		{name: "maxENIs", maxENIs: 2,
-			want: "maxENIs is 2: raise it to at most 3, the limit of m5.large, set prefixDelegation, or " +
-				fewer},
+			want: "maxENIs is 2 (m5.large allows 3): raise maxENIs, set prefixDelegation, or " + fewer},
 		{name: "the type",
 			want: "this m5.large can have no more ENIs: set prefixDelegation, take a larger instance type, or " +
 				fewer},
