@@ -78,7 +78,7 @@ ipFamilies has IPv6, use it for types with IPv6. For other types, use
 			conf.Flag(),
 			&cli.StringFlag{Name: "instance-type", DefaultText: "this instance's",
 				Usage: "respect the limits of `TYPE`"},
-			&cli.StringFlag{Name: "pool", DefaultText: "pods of any pool", Usage: "count for pods of only the pool `NAME`"},
+			&cli.StringFlag{Name: "pool", DefaultText: "pods of any pool", Usage: "count only pods of the pool `NAME`"},
 			&cli.IntFlag{Name: "max", DefaultText: "maxPods of the configuration", Usage: "print at most `N`"},
 			&cli.IntFlag{Name: "except-enis", DefaultText: "1 if pods may ask for ENIs, else 0",
 				Usage: "leave out `N` ENIs, for pods that ask for ENIs, or for other programs"},

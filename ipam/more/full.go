@@ -53,7 +53,8 @@ func (p *Node) HintFull(s *registry.State) string {
 	}
 	switch most := p.Policy.MaxENIs; {
 	case !refused && 0 < most && most < n.ENIs && most <= s.Attached():
-		return fmt.Sprintf("maxENIs is %d (%s allows %d): raise maxENIs, %sor %s", most, n.Type, n.ENIs, prefixes, fewer)
+		return fmt.Sprintf("maxENIs is %d (%s allows %d): raise maxENIs, %sor %s", most, n.Type, n.ENIs, prefixes,
+			fewer)
 	case !refused && s.Attached() < n.ENIs && p.Policy.MinIndex > 1:
 		return fmt.Sprintf("lower interfaceIndex, %stake a larger instance type than %s, or %s", prefixes,
 			n.Type, fewer)
