@@ -23,7 +23,7 @@ func releaseChosen() *cli.Command {
 		Name:  "release",
 		Usage: "Release to EC2 the addresses that pods had chosen and that no pod has any more",
 		Description: `For a systemd path unit. If a pod has asked for an address (key requests), the pod
-may start again on another node, and its ADD there waits for the address. So this
+may start again on another node. Its ADD there waits for the address. So this
 command does not wait for the --free-after of registry-gc. It first asks the kernel,
 and releases only addresses that nothing on the node uses. The DEL of a pod with a
 chosen address leaves the file
