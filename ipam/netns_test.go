@@ -61,8 +61,8 @@ func startPod(t testing.TB) (path string, stop func()) {
 	return fmt.Sprintf("/proc/%d/ns/net", pid), stop
 }
 
-// addSlave makes a link on the node's link master, in the namespace at a path. It is a macvlan, because not every
-// kernel has ipvlan, and the tests here only look at the master.
+// addSlave makes a slave in the namespace at path. The argument master is the name of the node's link that becomes the
+// slave's master. The slave is a macvlan, because not every kernel has ipvlan, and these tests only look at the master.
 func addSlave(t testing.TB, host *nl.NS, master, path, name string) {
 	t.Helper()
 	addSlaveWith(t, host, master, path, name, "")

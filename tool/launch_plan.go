@@ -28,7 +28,8 @@ type launchPlan struct {
 	except int       // number of slots that the template leaves empty, for ENIs for which pods ask
 }
 
-// planOf reads the command line and the configuration, and asks EC2 for values that both lack.
+// planOf makes the plan from the command line and the configuration. It asks EC2 for the limits of the instance type,
+// and for a subnet if neither names one.
 func planOf(c *cli.Context) (launchPlan, error) {
 	p := launchPlan{eni: launchENI{Description: "pods", SubnetID: c.String("subnet"), DeleteOnTermination: true}}
 	networks, err := conf.Load(c.String("config")).All()

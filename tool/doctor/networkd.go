@@ -127,7 +127,8 @@ func (p *Node) networkdRemovalError() error {
 // rules of pods stay.
 const networkdRestart = "systemctl try-restart systemd-networkd.service"
 
-// unreadSettings returns a finding about the first file that was written after the start of systemd-networkd.
+// unreadSettings looks for files that were written after the start of systemd-networkd. It returns a finding about the
+// first of them in the argument's order.
 func unreadSettings(files []string) ([]Finding, error) {
 	file, err := cli.UnreadByNetworkd(files)
 	if err != nil || file == "" {
