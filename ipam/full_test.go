@@ -273,23 +273,42 @@ func TestFullByOthers(t *testing.T) {
 }
 
 // TestReattachedCools: an operator detaches an ENI whose pod has just ended, and the node loses its registry. A growth
-// attaches the ENI again. Its addresses first cool, so the next pod does not get the address of that pod.
+// attaches the ENI again, perhaps after another process, whose call is lost or whose result is not recorded. The ENI's
+// addresses first cool, so the next pod does not get the address of that pod.
 func TestReattachedCools(t *testing.T) {
-	for _, prefixes := range []bool{false, true} {
-		inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
-			w.policy.Prefixes = prefixes
-			had := must1(w.acquire(0))(w)
-			w.end(0)
-			w.byOperator(had.ID)
-			w.Lose()
-			must(w, w.Registry().Mark(known.ReleasedMark)) // so the node may have had pods
-			got := must1(w.acquire(1))(w)
-			if e := w.ENI(had.ID); e.Instance == "" {
-				w.Errorf("%s was not attached again", had.ID)
-			}
-			if slices.Contains(got.Addrs, had.Addrs[0]) {
-				w.Errorf("prefixes %v: the next pod has %v of the pod that has just ended", prefixes, got.Addrs)
-			}
-		})
+	denied := ec2sim.Refused("UnauthorizedOperation") // for the second attempt of the SDK: the ADD fails
+	for name, attempts := range map[string][]ec2sim.Outcome{
+		"at once": {}, "repeated": {ec2sim.UndoneLost}, "by another": {ec2sim.UndoneLost, denied}, "killed": {},
+	} {
+		for _, prefixes := range []bool{false, true} {
+			inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
+				w.policy.Prefixes = prefixes
+				had := must1(w.acquire(0))(w)
+				w.end(0)
+				w.byOperator(had.ID)
+				w.Lose()
+				must(w, w.Registry().Mark(known.ReleasedMark)) // so the node may have had pods
+				w.EC2.Script("AttachNetworkInterface", attempts...)
+				if name == "killed" { // before it has recorded that the ENI is attached
+					w.Edit(func(s *registry.State) {
+						s.Intents["killed"] = registry.Intent{Action: book.AttachAction, ENI: had.ID, Since: time.Now(),
+							Served: true}
+					})
+					w.Operate("AttachNetworkInterface", "NetworkInterfaceId", had.ID, "InstanceId", w.ID, "DeviceIndex", "1")
+				}
+				got, err := w.acquire(1)
+				if err != nil {
+					w.Edit(func(s *registry.State) { clear(s.Refusals) })
+					got = must1(w.acquire(2))(w)
+				}
+				if e := w.ENI(had.ID); e.Instance == "" {
+					w.Errorf("%s, prefixes %v: %s was not attached again", name, prefixes, had.ID)
+				}
+				if slices.Contains(got.Addrs, had.Addrs[0]) {
+					w.Errorf("%s, prefixes %v: the next pod has %v of the pod that has just ended", name, prefixes,
+						got.Addrs)
+				}
+			})
+		}
 	}
 }

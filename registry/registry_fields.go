@@ -138,6 +138,7 @@ func (i *Intent) describe(j *codec.Codec) {
 		codec.Field(j, "since", &i.Since, codec.Time)
 		i.Wanted.members(j)
 		codec.Optional(j, "attachment", &i.Attachment, codec.Text)
+		codec.Optional(j, "served", &i.Served, codec.Flag)
 		codec.Optional(j, "addr", &i.Addr, codec.Addr)
 		codec.Optional(j, "pod", &i.Pod, (*Pod).describe)
 	})

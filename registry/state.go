@@ -161,6 +161,9 @@ type Intent struct {
 	// for ModifyNetworkInterfaceAttribute: the ID of the ENI's attachment in EC2; empty if not known
 	Attachment string `json:"attachment,omitempty"`
 
+	// for AttachNetworkInterface: pods may have had addresses of the ENI before the call
+	Served bool `json:"served,omitempty"`
+
 	// If a pod has asked for a certain address, these are the address and the pod. The pod may get the address before
 	// the address has cooled.
 	Addr netip.Addr `json:"addr,omitzero"`

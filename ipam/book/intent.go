@@ -69,8 +69,7 @@ func AssignAction(f lease.Family) string {
 	return "AssignPrivateIpAddresses"
 }
 
-// Begun reports whether this node has begun to attach the ENI, but has not recorded the ENI yet. So no pod of this node
-// has had an address of the ENI.
+// Begun reports whether this node has begun to attach the ENI, but has not recorded the ENI yet.
 func Begun(s *registry.State, id string) bool {
 	for _, i := range s.Intents {
 		if i.Action == AttachAction && i.ENI == id {
@@ -80,9 +79,22 @@ func Begun(s *registry.State, id string) bool {
 	return false
 }
 
+// BegunUnused reports whether this node has begun to attach the ENI, and no pod has had an address of the ENI.
+func BegunUnused(s *registry.State, id string) bool { return Begun(s, id) && !BegunServed(s, id) }
+
+// BegunServed reports whether this node has begun to attach the ENI, and pods may have had addresses of the ENI before.
+func BegunServed(s *registry.State, id string) bool {
+	for _, i := range s.Intents {
+		if i.Action == AttachAction && i.ENI == id && i.Served {
+			return true
+		}
+	}
+	return false
+}
+
 // Unrecorded reports whether i is an intent to attach an ENI, and e is attached to this instance, but not in the
-// registry yet. The intent i shows that no pod has had an address of e: see Begun. So a growth for a pod that asks for
-// e keeps i. Any other growth deletes i. If i stayed, each later growth would ask EC2 about e again.
+// registry yet. The intent i shows whether a pod may have had an address of e: see BegunUnused. So a growth for a pod
+// that asks for e keeps i. Any other growth deletes i. If i stayed, each later growth would ask EC2 about e again.
 func Unrecorded(s *registry.State, i registry.Intent, e aws.ENI) bool {
 	_, known := s.ENIs[e.ID]
 	return i.Action == AttachAction && e.Instance == s.Instance.ID && !known

@@ -97,7 +97,7 @@ func (l discovery) learnENI(e aws.ENI) {
 			known.Miss(l.now)
 		}
 	}
-	if !again && book.Begun(l.State, e.ID) {
+	if !again && book.BegunUnused(l.State, e.ID) {
 		l.noPodYet = true // this node has just attached the ENI: no pod has had its addresses
 	}
 	if len(known.Groups) > 0 && len(e.SecurityGroups) > 0 {

@@ -294,6 +294,11 @@ func (p *Node) attachOurs(ctx context.Context, eni aws.ENI, token string, spec E
 	return p.setDeleteOnTermination(ctx, eni.ID, attachment, token)
 }
 
+// attachIntent returns the intent to attach an ENI, or to find out whether it is attached.
+func attachIntent(s *registry.State, eni string) registry.Intent {
+	return registry.Intent{Action: book.AttachAction, ENI: eni, Since: time.Now(), Served: mayHaveServed(s, eni)}
+}
+
 // mayHaveServed reports whether pods may have had addresses of an unattached ENI that is not in the registry. An
 // operator or another program may have detached such an ENI before the registry was lost. No pod has had an address if
 // this node has begun to make the ENI, or if it has had no pod since its boot (see Learn of package known).
@@ -301,6 +306,9 @@ func mayHaveServed(s *registry.State, eni string) bool {
 	_, known := s.ENIs[eni]
 	if known || !s.Rebuilt.Since.IsZero() && !s.Rebuilt.Unconfirmed {
 		return false
+	}
+	if book.BegunServed(s, eni) {
+		return true
 	}
 	for _, i := range s.Intents {
 		if i.Action == book.CreateAction || i.Action == book.AttachAction && i.ENI == eni {

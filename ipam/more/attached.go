@@ -95,7 +95,7 @@ func (p *Node) attachAt(
 	const young = 10 * time.Second
 	for start := time.Now(); ; {
 		// The Object has no ENI, so that p.Call does not record a refusal: another network card may accept the ENI.
-		begin := call.NewIntent(registry.Intent{Action: book.AttachAction, ENI: target.ENI})
+		begin := func(s *registry.State) (string, bool) { return call.NewIntent(attachIntent(s, target.ENI))(s) }
 		do := func(*registry.State, string) (_ func(*registry.State), err error) {
 			attachment, err = p.Cloud.AttachENI(ctx, target.ENI, instance, at.Card, at.Index)
 			return func(*registry.State) {}, err

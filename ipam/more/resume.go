@@ -99,7 +99,7 @@ func (p *Node) resumeCalls(
 		confirmed = known.Confirm(s, enis, asked)
 		for _, e := range enis {
 			if _, known := s.ENIs[e.ID]; p.leavesToOthers(e) && !known && book.TokenOf(s, e.ID) == "" {
-				s.Intents[call.NewToken()] = registry.Intent{Action: book.AttachAction, ENI: e.ID, Since: time.Now()}
+				s.Intents[call.NewToken()] = attachIntent(s, e.ID)
 			}
 		}
 		maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool {
@@ -222,7 +222,7 @@ func (p *Node) abandonENI(ctx context.Context, e aws.ENI) error {
 	err = p.DeleteNow(ctx, e.ID)
 	if errors.Is(err, aws.ErrInUse) { // the ENI is attached by now, so a later process must ask EC2 about it
 		return p.Registry.Change(ctx, func(s *registry.State) {
-			s.Intents[call.NewToken()] = registry.Intent{Action: book.AttachAction, ENI: e.ID, Since: time.Now()}
+			s.Intents[call.NewToken()] = attachIntent(s, e.ID)
 		})
 	}
 	return err // also "not found", because EC2 perhaps does not find a new ENI yet
