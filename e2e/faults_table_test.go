@@ -68,7 +68,7 @@ var faults = []struct {
 		{name: "An ENI's link is down", inject: "ip link set eth1 down", want: "links: .*the link is down",
 			cure: "~ip link set eth1 up"},
 		{name: "An ENI has another MTU", inject: "ip link set eth1 mtu 1400",
-			want: "links: .*(the link's MTU is 1400|IPv6 sends packets)|leftovers: .*a smaller MTU", unfixed: true,
+			want: "links: .*(the link's MTU is 1400|IPv6 on eth0 sends packets)|leftovers: .*a smaller MTU", unfixed: true,
 			why:  "the MTU of an ENI with pods stays, because its pods have it, too: drain the node",
 			undo: "ip link set eth1 mtu 9001; renew cart; renew till"},
 		{name: "The node has a pod's address", inject: "ip addr add $(addr)/32 dev eth1",
