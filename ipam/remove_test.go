@@ -523,6 +523,39 @@ func TestCollectThrottledEnds(t *testing.T) {
 	}
 }
 
+// TestCollectUnanswered: EC2 gives no answer to a collection. For three ENIs that the collection wants to delete, or
+// that pods had asked for, it does not ask longer than for one.
+func TestCollectUnanswered(t *testing.T) {
+	for _, asks := range []bool{false, true} {
+		asked := map[int]int{}
+		for _, enis := range []int{1, 3} {
+			inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
+				for i := range enis {
+					if asks {
+						w.mustAsk(i, fmt.Sprintf(`[{"eni": %q}]`, w.given(aws.ENISpec{Subnet: "subnet-node"}).ID))
+					}
+				}
+				if !asks {
+					w.fill(enis)
+				}
+				w.Edit(func(s *registry.State) {
+					s.EndWhere(time.Now(), func(netip.Addr, registry.Lease) bool { return true })
+				})
+				time.Sleep(time.Hour)
+				w.EC2.ResetCalls()
+				w.EC2.Lose("DescribeNetworkInterfaces", 1000)
+				_, err := w.pool().Collect(w.Context(), less.Collection{FreeAfter: time.Minute, Max: -1})
+				if asked[enis] = w.EC2.Asked("DescribeNetworkInterfaces"); err == nil || asked[enis] == 0 {
+					w.Errorf("asked %d times: %v", asked[enis], err)
+				}
+			})
+		}
+		if asked[1] != asked[3] {
+			t.Errorf("with requests %v, the numbers of calls by the number of ENIs are %v", asks, asked)
+		}
+	}
+}
+
 // TestCollectMayNotDetach: the role may not detach an ENI, but a collection releases its addresses.
 func TestCollectMayNotDetach(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)

@@ -100,7 +100,8 @@ func (p *Node) detachUnused(ctx context.Context, c *Collecting) (err error) {
 // attached ENIs.
 //
 // deleteEmptyENIs begins with the ENIs that earlier processes have begun to delete. If the role has no permission to
-// delete such an ENI, deleteEmptyENIs detaches no further ENIs, because it could not delete them.
+// delete such an ENI, deleteEmptyENIs detaches no further ENIs, because it could not delete them. If EC2 does not
+// answer, the next collection continues.
 func (p *Node) deleteEmptyENIs(ctx context.Context, c *Collecting) error {
 	if !p.MakesENIs() {
 		return p.endDraining(ctx)
@@ -128,6 +129,9 @@ func (p *Node) deleteEmptyENIs(ctx context.Context, c *Collecting) error {
 				"and not deleted, collections begin to delete no other ENI: %w", id, err))
 		case err != nil:
 			failed = errors.Join(failed, fmt.Errorf("delete %s, which serves no known pod: %w", id, err))
+		}
+		if aws.Unreached(err) {
+			break // the call for each further ENI could take ten seconds
 		}
 	}
 	return failed

@@ -110,6 +110,9 @@ func (p *Node) endDraining(ctx context.Context) (failed error) {
 			err = p.Forget(ctx, id)
 		}
 		failed = errors.Join(failed, err)
+		if aws.Unreached(err) {
+			break // see deleteEmptyENIs
+		}
 	}
 	return failed
 }

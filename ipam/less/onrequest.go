@@ -61,6 +61,9 @@ func (p *Node) detachIdle(ctx context.Context, used lease.Used) (done []string, 
 		if detached {
 			done = append(done, id)
 		}
+		if aws.Unreached(err) {
+			break // see deleteEmptyENIs
+		}
 	}
 	return done, failed
 }
