@@ -294,7 +294,8 @@ func TestReattachedCools(t *testing.T) {
 						s.Intents["killed"] = registry.Intent{Action: book.AttachAction, ENI: had.ID, Since: time.Now(),
 							Served: true}
 					})
-					w.Operate("AttachNetworkInterface", "NetworkInterfaceId", had.ID, "InstanceId", w.ID, "DeviceIndex", "1")
+					w.Operate("AttachNetworkInterface", "NetworkInterfaceId", had.ID, "InstanceId", w.ID,
+						"DeviceIndex", "1")
 				}
 				got, err := w.acquire(1)
 				if err != nil {
