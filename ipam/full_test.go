@@ -206,9 +206,9 @@ func TestHintFull(t *testing.T) {
 			want: "this m5.large can have no more ENIs: set prefixDelegation, take a larger instance type, or " +
 				fewer},
 		{name: "EC2 has refused another", maxENIs: 2, refused: true,
-			want: "EC2 counts more attachments than this node has ENIs (2 of 3 for m5.large). On most Nitro types, " +
-				"EBS volumes take slots of ENIs: detach volumes, set prefixDelegation, take a larger instance type, " +
-				"or " + fewer},
+			want: "m5.large can have 3 ENIs, and this node has 2, but EC2 counts more attachments. On most Nitro " +
+				"types, EBS volumes take slots of ENIs: detach volumes, set prefixDelegation, take a larger " +
+				"instance type, or " + fewer},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -311,5 +311,18 @@ func TestReattachedCools(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestNoneCounts: with "provision" "none", the error does not say that pods use the free addresses of other pools.
+func TestNoneCounts(t *testing.T) {
+	w := cards(t, ec2sim.RunInstance{BootIndex: 1, Secondary: 2})
+	w.policy.MinIndex, w.policy.Provision = 0, lease.ProvisionNone
+	w.mustAcquire(0)
+	w.policy.Pool = "other"
+	_, err := w.acquire(1)
+	if want := "1 addresses of this node are leased, and 1 cool or are not for this pod"; err == nil ||
+		!strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }

@@ -90,10 +90,16 @@ func (p *Node) canServe(s *registry.State, at lease.Place, f lease.Family) bool 
 // serve the pod now. A new ENI would not help, because the new ENI could not get the address.
 func (p *Node) onOtherENIError(s *registry.State) error {
 	for _, a := range p.Policy.Choice.Addrs {
-		if id, _ := s.ENIOf(a); id != "" {
+		id, e := s.ENIOf(a)
+		switch {
+		case e.NoLink(time.Now()):
 			return plugin.Errorf(plugin.CodeTryAgain, lease.HintNoLink,
-				"the pod asks for the address %s, which is on %s of this node; this ENI has no link on the "+
-					"node, or lacks another address for which the pod asks", a, id)
+				"the pod asks for the address %s, which is on %s. The link of this ENI is not on the node", a, id)
+		case id != "":
+			return plugin.Errorf(plugin.CodeTryAgain,
+				"ask for addresses that one ENI can have, or make room on this ENI",
+				"the pod asks for the address %s, which is on %s. This ENI cannot get the other address that the "+
+					"pod needs", a, id)
 		}
 	}
 	return nil

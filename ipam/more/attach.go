@@ -58,7 +58,8 @@ func (p *Node) AddENI(ctx context.Context, s *registry.State) error {
 // AddENIIn creates an ENI of the pool in a subnet.
 func (p *Node) AddENIIn(ctx context.Context, s *registry.State, subnet string) error {
 	if p.Policy.Provision == lease.ProvisionAssign {
-		return plugin.Errorf(plugin.CodeTryAgain, `set "provision" to "full", or attach an ENI of this subnet`,
+		return plugin.Errorf(plugin.CodeTryAgain,
+			`set "provision" to "full", or attach an ENI of the subnet that has the address`,
 			`no ENI of this node can take the address %s, and no new ENI is created, because "provision" is "assign"`,
 			addrText(p.Policy.Choice.Addrs))
 	}

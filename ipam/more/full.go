@@ -34,7 +34,7 @@ func (p *Node) fullError(s *registry.State) error {
 	}
 	if _, found := slotsOf(s, p.Policy.MinIndex, nil).nextFree(); !found {
 		return fmt.Errorf("%w: %s has %d ENIs, and no free device index for pods (interfaceIndex %d)",
-			aws.ErrInstanceFull, s.Instance.ID, len(s.ENIs), p.Policy.MinIndex)
+			aws.ErrInstanceFull, s.Instance.ID, s.Attached(), p.Policy.MinIndex)
 	}
 	return nil
 }
@@ -60,9 +60,9 @@ func (p *Node) HintFull(s *registry.State) string {
 			n.Type, fewer)
 	}
 	if refused && s.Attached() < n.ENIs {
-		return fmt.Sprintf("EC2 counts more attachments than this node has ENIs (%d of %d for %s). On most Nitro "+
-			"types, EBS volumes take slots of ENIs: "+
-			"detach volumes, %stake a larger instance type, or %s", s.Attached(), n.ENIs, n.Type, prefixes, fewer)
+		return fmt.Sprintf("%s can have %d ENIs, and this node has %d, but EC2 counts more attachments. On most Nitro "+
+			"types, EBS volumes take slots of ENIs: detach volumes, %stake a larger instance type, or %s", n.Type,
+			n.ENIs, s.Attached(), prefixes, fewer)
 	}
 	return fmt.Sprintf("this %s can have no more ENIs: %stake a larger instance type, or %s", n.Type, prefixes, fewer)
 }
@@ -93,9 +93,9 @@ func refusalError(s *registry.State) error {
 	if !time.Now().Before(s.Instance.FullUntil) {
 		return nil
 	}
-	return fmt.Errorf("%w: EC2 has refused %s another ENI. This node knows of %d ENIs, and asks again after %s, or "+
-		"when one of these ENIs is detached",
-		aws.ErrInstanceFull, s.Instance.ID, len(s.ENIs), s.Instance.FullUntil.Format(time.RFC3339))
+	return fmt.Errorf("%w: EC2 has refused another ENI for %s. This node has %d ENIs. It asks EC2 again after %s, or "+
+		"when one of these ENIs is detached", aws.ErrInstanceFull, s.Instance.ID, s.Attached(),
+		s.Instance.FullUntil.Format(time.RFC3339))
 }
 
 // seemsFull reports whether the caller must ask EC2 which ENIs are attached. The caller must ask after a refusal of

@@ -186,7 +186,8 @@ func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 		return nil // done: the new ENI is deleted, or the known ENI stays unattached, because the instance is full
 	}
 	if maybeOthers(s, e) && aws.NotAllowed(err) && !aws.MaybeDone(err) {
-		slog.Warn("the role may not attach this ENI, which has no tags of this suite: the node passes over it",
+		slog.Warn("the role does not allow this node to attach an ENI without tags of this suite, so the node passes "+
+			"over the ENI",
 			"eni", e.ID, "error", err)
 		return nil
 	}
@@ -253,7 +254,7 @@ func (p *Node) EndBegun(ctx context.Context) error {
 	q := *p
 	q.Mode = call.Mode{Finishes: true, Until: p.Mode.Until}
 	if _, err = q.resumeCalls(ctx, q.abandonENI); errors.Is(err, call.ErrGivesWay) {
-		slog.Info("the next collection finishes these calls", "reason", err)
+		slog.Info("this collection leaves unfinished calls of earlier processes to the next collection", "reason", err)
 		return nil
 	}
 	return err
