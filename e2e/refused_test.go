@@ -97,16 +97,18 @@ func TestRequestsRefused(t *testing.T) {
 			"interface 2: pod vm-1/pod asks for the address 192.168.0.50, which vm-1/beside has"},
 		// the ENI
 		{"vm-1", of(`[{"eni": %q}]`, far.ID), never,
-			of("the pod asks for %s, but its subnet subnet-far is not in the zone of this node, us-east-1a", far.ID)},
+			of("the pod asks for %s, but the subnet of this ENI, subnet-far, is not in us-east-1a, the zone of this "+
+				"node", far.ID)},
 		{"vm-1", of(`[{"eni": %q}]`, elsewhere.ID), never,
-			of("the pod asks for %s, but it is in vpc-2, and this node is in vpc-1", elsewhere.ID)},
+			of("the pod asks for %s, but this ENI is in vpc-2, and this node is in vpc-1", elsewhere.ID)},
 		{"vm-1", of(`[{"eni": %q}]`, there.ID), later,
-			of("the pod asks for %s, but it is attached to %s, and this node is %s", there.ID, w.host.ID, w.node.ID)},
+			of("the pod asks for %s, but this ENI is attached to %s, and this node is %s", there.ID, w.host.ID,
+				w.node.ID)},
 		{"vm-1", of(`[{"eni": %q}]`, bare.ID), never,
 			of("the pod asks for %s, but the key requests allows only ENIs with the tag for=pods", bare.ID)},
 		{"vm-1", `[{"eni": "eni-1"}]`, never, "the pod asks for eni-1, but EC2 knows no such ENI"},
 		{"vm-1", of(`[{"eni": %q, "ip": "192.168.0.60"}]`, free), never,
-			of("the pod asks for %s, but the ENI does not have the address 192.168.0.60", free)},
+			of("the pod asks for %s, but this ENI does not have the address 192.168.0.60", free)},
 		// the subnet and the security groups
 		{"vm-1", `[{"subnet": "subnet-2"}]`, never,
 			"interface 1: subnet: subnet-2: allowed are subnet-1, subnet-far, subnet-else"},

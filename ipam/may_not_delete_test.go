@@ -52,7 +52,7 @@ func TestMayNotDelete(t *testing.T) {
 		w.EC2.Fail("DeleteNetworkInterface", "UnauthorizedOperation", always)
 		for range 3 {
 			if err := w.collectOld(); err == nil || !strings.Contains(err.Error(), "DeleteNetworkInterface") ||
-				!strings.Contains(err.Error(), "collections begin to delete no other ENI") {
+				!strings.Contains(err.Error(), "no collection begins to delete another ENI") {
 				w.Errorf("the collection says %v", err)
 			}
 			if n := w.stranded(); n != 1 {

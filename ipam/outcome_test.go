@@ -294,7 +294,7 @@ func TestDeallocateLost(t *testing.T) {
 					time.Sleep(time.Minute)
 					w.EC2.Script(book.UnassignAction, slices.Repeat([]ec2sim.Outcome{outcome}, 50)...)
 					gone, err := w.pool().Deallocate(w.Context(), a)
-					const hint = "registry-gc finishes the release"
+					const hint = "registry-gc also finishes the release"
 					if err == nil || len(gone) > 0 || !strings.Contains(err.Error(), hint) {
 						w.Errorf("%v went back, %v", gone, err)
 					}

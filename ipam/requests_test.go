@@ -236,8 +236,8 @@ func TestRequestChanges(t *testing.T) {
 				continue // what it has is one of what it may have
 			}
 			_, err := w.ask(n, allow, other)
-			wantRefusal(t, err, fmt.Sprintf("pod default/pod%03d has %v of %s from an earlier ADD, and these do not "+
-				"fit its present request", n, had[0].Addrs, had[0].ID))
+			wantRefusal(t, err, fmt.Sprintf("pod default/pod%03d has %v of %s from an earlier ADD, and these "+
+				"addresses do not fit the present request of the pod", n, had[0].Addrs, had[0].ID))
 		}
 		if again, err := w.ask(n, allow, first); err != nil || !slices.Equal(again[0].Addrs, had[0].Addrs) {
 			t.Errorf("%q: it had %v, and has %v after the same ADD (%v)", first, had[0].Addrs, again[0].Addrs, err)
@@ -478,13 +478,14 @@ func TestRequestRefused(t *testing.T) {
 		{`[{"subnet": "subnet-else"}]`, "the pod asks for the subnet subnet-else, which is not in the VPC and zone"},
 		{`[{"eni": "eni-00000000000000fff"}]`, "the pod asks for eni-00000000000000fff, but EC2 knows no such ENI"},
 		{fmt.Sprintf(`[{"eni": %q}]`, bare.ID), "but the key requests allows only ENIs with the tag for=pods"},
-		{fmt.Sprintf(`[{"eni": %q}]`, used.ID), "but it is attached to " + other.ID +
+		{fmt.Sprintf(`[{"eni": %q}]`, used.ID), "but this ENI is attached to " + other.ID +
 			", and this node is " + w.ID},
-		{fmt.Sprintf(`[{"eni": %q}]`, far.ID), "but its subnet subnet-far is not in the zone of this node, us-east-1a"},
-		{fmt.Sprintf(`[{"eni": %q}]`, elsewhere.ID), "but it is in vpc-2, and this node is in vpc-1"},
+		{fmt.Sprintf(`[{"eni": %q}]`, far.ID), "but the subnet of this ENI, subnet-far, is not in us-east-1a, the " +
+			"zone of this node"},
+		{fmt.Sprintf(`[{"eni": %q}]`, elsewhere.ID), "but this ENI is in vpc-2, and this node is in vpc-1"},
 		{fmt.Sprintf(`[{"eni": %q}]`, pools), "but the key requests allows only ENIs with the tag for=pods"},
 		{fmt.Sprintf(`[{"eni": %q, "ip": "10.177.2.250"}]`, good.ID),
-			"but the ENI does not have the address 10.177.2.250"},
+			"but this ENI does not have the address 10.177.2.250"},
 		{`[{}, {"ip": "10.177.1.3"}]`,
 			"interface 2: no address is free: the pod asks for the address 10.177.1.3, which AWS reserves"},
 		{fmt.Sprintf(`[{}, {"eni": %q}]`, bare.ID), "interface 2: no address is free: the pod asks for " + bare.ID +

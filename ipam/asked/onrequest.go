@@ -106,36 +106,36 @@ func (p *Node) describeChosen(ctx context.Context, s *registry.State, id string)
 			"the key requests allows only ENIs with the tag %s", tagSetsText(p.Policy.Choice.Tags))
 	case book.Foreign(e):
 		return refuse("remove the tag, or ask for another ENI",
-			"it has the tag %s=true, so this node must not touch it", book.TagNoManage)
+			"this ENI has the tag %s=true, so this node must not touch it", book.TagNoManage)
 	case book.ForPods(e):
-		return refuse("ask for an ENI that was created for this pod", "it was created for the pods of a pool")
+		return refuse("ask for an ENI that an operator has created", "this ENI was created for the pods of a pool")
 	case e.Instance == self && book.IsBoot(s.ENIs[e.ID], e):
-		return refuse("ask for another ENI", "it is the boot ENI of this node")
+		return refuse("ask for another ENI", "this ENI is the boot ENI of this node")
 	case e.Instance != "" && e.Instance != self:
 		return aws.ENI{}, plugin.Errorf(plugin.CodeTryAgain,
-			"let the pod run on that node, or end its pods there: that node then detaches the ENI",
-			"the pod asks for %s, but it is attached to %s, and this node is %s", id, e.Instance, self)
+			"let the pod run on the node that has the ENI, or end the ENI's pods there: that node then detaches it",
+			"the pod asks for %s, but this ENI is attached to %s, and this node is %s", id, e.Instance, self)
 	case e.Attachment != "" && e.Instance == "":
-		return refuse("ask for another ENI", "it is attached, but not to an instance")
+		return refuse("ask for another ENI", "this ENI is attached to something that is not an instance")
 	case e.AttachmentStatus == aws.Detaching:
 		return aws.ENI{}, detachingError(id)
 	case e.VPC != book.VPCOf(s):
-		return refuse("ask for an ENI of this VPC", "it is in %s, and this node is in %s", e.VPC, book.VPCOf(s))
+		return refuse("ask for an ENI of this VPC", "this ENI is in %s, and this node is in %s", e.VPC, book.VPCOf(s))
 	case e.Instance == "" && e.Status != "available":
-		return aws.ENI{}, plugin.Errorf(plugin.CodeTryAgain, "wait", "the pod asks for %s, but its status is %s",
-			id, e.Status)
+		return aws.ENI{}, plugin.Errorf(plugin.CodeTryAgain, "wait until the status of the ENI is available",
+			"the pod asks for %s, but the status of this ENI is %s", id, e.Status)
 	}
 	for _, a := range p.Policy.Choice.Addrs {
 		if !book.Carries(e, a) {
 			return refuse("ask for an address of the ENI, or assign this address to the ENI",
-				"the ENI does not have the address %s", a)
+				"this ENI does not have the address %s", a)
 		}
 	}
 	for _, f := range p.Policy.Families {
 		if f == lease.IPv4 && len(e.Addrs)+len(e.Prefixes) == 0 || f == lease.IPv6 &&
 			len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0 {
-			return refuse("assign such an address to the ENI, because this node does not change the ENI",
-				"it has no %v address", f)
+			return refuse("ask for another ENI, or assign an address of this family to the ENI",
+				"this ENI has no %v address", f)
 		}
 	}
 	return e, nil
@@ -160,7 +160,7 @@ func (p *Node) withZoneCIDRs(ctx context.Context, s *registry.State, e aws.ENI) 
 	i := slices.IndexFunc(subnets, func(n aws.Subnet) bool { return n.ID == e.Subnet })
 	if i < 0 {
 		return e, plugin.Errorf(plugin.CodeRefused, "ask for an ENI of this zone, or let the pod run in the ENI's zone",
-			"the pod asks for %s, but its subnet %s is not in the zone of this node, %s", e.ID, e.Subnet,
+			"the pod asks for %s, but the subnet of this ENI, %s, is not in %s, the zone of this node", e.ID, e.Subnet,
 			s.Instance.Zone)
 	}
 	e.CIDR, e.IPv6CIDR = subnets[i].CIDR, subnets[i].IPv6CIDR
@@ -194,8 +194,8 @@ func (p *Node) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) e
 
 // detachingError returns the error for an ENI that a collection, another process or an operator has begun to detach.
 func detachingError(id string) error {
-	return plugin.Errorf(plugin.CodeTryAgain, "wait until the ENI is detached: this node then attaches it again",
-		"the pod asks for %s, which is about to be detached", id)
+	return plugin.Errorf(plugin.CodeTryAgain, "wait until the ENI is detached: this node then attaches the ENI again",
+		"the pod asks for %s, and this ENI is about to be detached", id)
 }
 
 // updateChosen updates an ENI of the registry from EC2's description. If no address of the ENI is free after this
@@ -218,11 +218,12 @@ func (p *Node) updateChosen(ctx context.Context, s *registry.State, e aws.ENI) e
 		}
 	}
 	if users == nil {
-		users = []string{"no pod, because they cool, or because the link of the ENI is not on the node"}
+		return plugin.Errorf(plugin.CodeTryAgain, "wait, or look at 'cni-ipvlan-vpc-k8s-tool status'",
+			"the pod asks for %s, and no address of this ENI is free: the addresses cool, or the link of the ENI is "+
+				"not on the node", e.ID)
 	}
 	return plugin.Errorf(plugin.CodeTryAgain,
-		"assign more addresses to the ENI, or wait until these pods have ended, because this node does not change "+
-			"the ENI",
+		"assign more addresses to the ENI, or wait until one of its pods has ended",
 		"the pod asks for %s, and no address of this ENI is free. The addresses are used by: %s",
 		e.ID, strings.Join(users, ", "))
 }

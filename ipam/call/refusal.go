@@ -86,8 +86,8 @@ func addRefusal(s *registry.State, action, about string, e *aws.Error, lasts tim
 	}
 	s.Refusals[key] = registry.Refusal{Code: e.Code, Message: e.Brief(), Request: e.RequestID, Since: now,
 		Until: now.Add(min(lasts, registry.MostRefusal))}
-	slog.Warn("EC2 refuses an action. For a while, this node does not repeat it for this ENI or subnet (about), or "+
-		"at all if about is empty",
+	slog.Warn("EC2 refuses an action. For a while, this node does not repeat the action for the ENI or subnet in "+
+		"about. If about is empty, the node does not repeat the action at all",
 		"action", action, "about", about, "error", e)
 }
 
@@ -152,7 +152,8 @@ func (p *Node) NoteRefusal(ctx context.Context, action string, o Object, err err
 		o.RecordRefusal(s, action, err, p.Cloud.Jitter)
 	})
 	if e != nil {
-		slog.Warn("a refusal of EC2 could not be recorded: the next process asks again", "action", action, "error", e)
+		slog.Warn("a refusal of EC2 could not be recorded, so the next process asks EC2 again", "action", action,
+			"error", e)
 	}
 	return err
 }

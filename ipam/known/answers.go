@@ -92,7 +92,7 @@ func writeAnswer[T any](p *Node, file string, a reply[T]) {
 		err = p.Registry.Keep(file, b)
 	}
 	if err != nil {
-		slog.Warn("an answer of EC2 could not be kept: the next process asks EC2 again", "file", file, "error", err)
+		slog.Warn("an answer of EC2 could not be kept, so the next process asks EC2 again", "file", file, "error", err)
 	}
 }
 

@@ -65,9 +65,8 @@ func Agree(s *registry.State, enis []aws.ENI, askedAt time.Time) {
 			continue
 		}
 		if x := lostAddrs(s, known, e, askedAt); !x.Empty() {
-			slog.Warn("an operator or another program has unassigned addresses of the ENI: pods that have them have "+
-				"lost their network",
-				"eni", e.ID, "addrs", x.List(), "prefixes", x.CIDRs())
+			slog.Warn("an operator or another program has unassigned addresses of the ENI. Pods with these addresses "+
+				"have lost their network", "eni", e.ID, "addrs", x.List(), "prefixes", x.CIDRs())
 			book.Withdraw(s, e.ID, x)
 		}
 	}

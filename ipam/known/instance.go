@@ -52,10 +52,9 @@ func (p *Node) setOtherAside(ctx context.Context, thisID string) error {
 		return other != "" && other != thisID
 	})
 	if file != "" {
-		slog.Warn("the registry is of another instance: it was set aside, and a new one is built from the kernel, "+
-			"metadata and EC2. "+
-			"Nothing of the other instance was changed. An image must not contain the registry's directory", "other",
-			other, "this", thisID, "file", file)
+		slog.Warn("the registry is of another instance. It was set aside, and a new registry is built from the "+
+			"kernel, metadata and EC2. Nothing of the other instance was changed. An image must not contain the "+
+			"registry's directory", "other", other, "this", thisID, "file", file)
 	}
 	return err
 }

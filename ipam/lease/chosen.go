@@ -71,7 +71,8 @@ func (policy Policy) checkHeld(s *registry.State, o Owner, eni string, addrs []n
 	}
 	return plugin.Errorf(plugin.CodeTryAgain, "the runtime must delete the attachment (DEL) before it adds the "+
 		"attachment again",
-		"%s has %v of %s from an earlier ADD, and these do not fit its present request", o.displayName(), addrs, eni)
+		"%s has %v of %s from an earlier ADD, and these addresses do not fit the present request of the pod",
+		o.displayName(), addrs, eni)
 }
 
 // anyRefusal returns why a pod cannot have all of its interfaces, if the registry shows such a reason.
@@ -133,8 +134,8 @@ func (c Choice) checkMax(s *registry.State, o Owner) error {
 		}
 	}
 	if n := len(others) + c.Together; n > c.Max {
-		return plugin.Errorf(plugin.CodeRefused, "ask for fewer interfaces; an administrator of the node can allow "+
-			"more of them by the key requests of the network configuration",
+		return plugin.Errorf(plugin.CodeRefused, "ask for fewer interfaces, or raise max in the key requests of "+
+			"the network configuration",
 			"%s asks for interface %s, and would then have %d interfaces: max in requests is %d",
 			o.displayName(), o.IfName, n, c.Max)
 	}
@@ -153,7 +154,7 @@ func (policy Policy) addrRefusal(s *registry.State, o Owner, a netip.Addr, now t
 		return nil
 	}
 	if e.Draining {
-		return plugin.Errorf(plugin.CodeTryAgain, "wait",
+		return plugin.Errorf(plugin.CodeTryAgain, "wait until the ENI is released, or ask for another address",
 			"%s asks for the address %s, which is on %s, and this node is about to release this ENI",
 			o.displayName(), a, id)
 	}

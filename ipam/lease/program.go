@@ -37,7 +37,7 @@ func Program[C any](ctx context.Context, r *plugin.Request[C]) Source {
 		a, err := p.takeAtLast(own, o) // GrowProgram has leased an address, perhaps at the last moment
 		if IsNone(err) {
 			err = plugin.Errorf(plugin.CodeTryAgain, "see the log of the container runtime",
-				"%s has leased an address to the pod, and this lease has already ended: %w", GrowProgram, err)
+				"the lease that %s has made for the pod has already ended: %w", GrowProgram, err)
 		}
 		return a, err
 	}
@@ -66,7 +66,7 @@ func Acquisition(args []string, from Source) func(context.Context, *plugin.Reque
 	return func(ctx context.Context, r *plugin.Request[Config]) (res *types100.Result, err error) {
 		err = withPool(ctx, r, limit, func(ctx context.Context, p *Pool, policies []Policy) error {
 			if nic >= len(policies) {
-				return plugin.Errorf(plugin.CodeInvalid, "install programs of one release",
+				return plugin.Errorf(plugin.CodeInvalid, "install all programs of the suite from one release",
 					"the pod has %d interfaces, and interface %d needs an address", len(policies), nic+1)
 			}
 			p, from.Hands = p.withPolicy(policies[nic]), true

@@ -57,8 +57,8 @@ func (p *Node) Deallocate(ctx context.Context, addrs ...netip.Addr) (gone []neti
 // release.
 func withFinisher(err error) error {
 	if aws.MaybeDone(err) {
-		err = fmt.Errorf("%w: the same command finishes the release, if you repeat it; the next registry-gc "+
-			"finishes the release, too, unless a network of the node has provision none", err)
+		err = fmt.Errorf("%w. To finish the release, repeat the command. The next registry-gc also finishes the "+
+			"release, unless a network of the node has provision none", err)
 	}
 	return err
 }

@@ -95,8 +95,9 @@ func (p *Node) endDraining(ctx context.Context) (failed error) {
 		case errors.Is(err, aws.ErrNotFound), err == nil && len(seen) == 0:
 			err = p.Missing(ctx, id)
 		case aws.NotAllowed(err):
-			slog.Warn("an ENI serves no pods: an earlier process was about to delete it, and the role may not ask EC2 "+
-				"whether it is attached. Allow DescribeNetworkInterfaces", "eni", id, "error", err)
+			slog.Warn("an ENI serves no pods, because an earlier process was about to delete the ENI, and the role "+
+				"does not allow this node to ask EC2 whether the ENI is attached. Allow ec2:DescribeNetworkInterfaces",
+				"eni", id, "error", err)
 			err = nil
 		case err != nil:
 			err = fmt.Errorf("ask EC2 whether %s, which no process deletes any more, is attached: %w", id, err)

@@ -135,7 +135,7 @@ func (p *Node) DeleteDraining(ctx context.Context, s *registry.State) (*registry
 		}
 		err := p.deleteENI(ctx, id, p.Used(), nil)
 		if err != nil && !growthGoesOn(id, err) {
-			return nil, fmt.Errorf("delete %s to make room for another: %w", id, err)
+			return nil, fmt.Errorf("delete %s to make room for another ENI: %w", id, err)
 		}
 	}
 	return p.Registry.View()
@@ -157,7 +157,7 @@ func (p *Node) DeleteUnwanted(ctx context.Context, s *registry.State) (*registry
 		c.Used = p.Used()
 		deleted, err := p.deleteIfEmpty(ctx, c, id)
 		if err != nil && !growthGoesOn(id, err) {
-			return nil, fmt.Errorf("delete %s to make room for another: %w", id, err)
+			return nil, fmt.Errorf("delete %s to make room for another ENI: %w", id, err)
 		}
 		if deleted || isDeleteDenied(err) { // the ENI is at least detached: its slot is free
 			break
@@ -309,7 +309,7 @@ func (p *Node) undeletableError(e aws.ENI, used lease.Used, detached bool) error
 		return fmt.Errorf("%w: it is attached, but not to an instance", errNotOurs)
 	case e.Instance == "" && made != "" && made != self && !detached:
 		return fmt.Errorf(
-			"%w: it was made for %s, and this node is %s; cni-tool eni-gc deletes the ENI when instance %[2]s is gone",
+			"%w: it was made for %s, and this node is %s. cni-tool eni-gc deletes the ENI when instance %[2]s is gone",
 			errNotOurs, made, self)
 	case book.Foreign(e):
 		return errNoManage
@@ -349,7 +349,7 @@ func usedError(s *registry.State, e aws.ENI, used lease.Used) error {
 	case len(why) > 0:
 		return fmt.Errorf("%w: %s", errUsed, strings.Join(why, "; "))
 	case used.Partial:
-		return fmt.Errorf("%w, or may serve pods: not all network namespaces of this node can be read", errUsed)
+		return fmt.Errorf("%w, or may serve pods, because not all network namespaces of this node can be read", errUsed)
 	}
 	return nil
 }
