@@ -72,7 +72,8 @@ func (d *directory) loadState() (*State, error) {
 	if e != nil {
 		return nil, e
 	}
-	slog.Warn("the registry cannot be read: it was set aside, and a new one is built from the kernel, metadata and EC2",
+	slog.Warn("the registry cannot be read. It was set aside, and a new registry is built from the kernel, metadata "+
+		"and EC2",
 		"file", bad, "because", err)
 	return blankState(), nil
 }

@@ -104,8 +104,8 @@ func (s *State) Unwritten() int {
 }
 
 func warnLog(file string, err error) {
-	slog.Warn("the lease log cannot be written: its lines wait in the registry, and cni-tool whois does "+
-		"not see them yet", "file", file, "because", err)
+	slog.Warn("the lease log cannot be written. Its new lines wait in the registry, and cni-tool whois does not see "+
+		"these lines yet", "file", file, "because", err)
 }
 
 // appendText appends the text to the log. It also writes the last line of a log that this Update has switched off. The
@@ -139,8 +139,8 @@ func (s *State) endOldLog() {
 		err = errors.Join(err, f.Close())
 	}
 	if err != nil {
-		slog.Warn("the lease log has no last line, so cni-tool whois shows its last leases as current", "file",
-			s.oldLog.File, "because", err)
+		slog.Warn("the lease log is switched off, but its last line cannot be written. So cni-tool whois shows the "+
+			"last leases of the log as current", "file", s.oldLog.File, "because", err)
 	}
 }
 

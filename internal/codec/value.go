@@ -63,7 +63,7 @@ func Text(v *string, c *Codec) {
 	// Text also reads the keys of objects. json.Unmarshal accepts white space before a key, but readKeyIf does not find
 	// such a key
 	if strings.TrimLeft(raw, " \t\r\n") != raw {
-		c.Fail(errors.New("white space"))
+		c.Fail(errors.New("there is white space before the text"))
 		return
 	}
 	var s string
