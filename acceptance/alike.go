@@ -73,7 +73,7 @@ func printTable(t compare.Table, out output) {
 			matter++
 		}
 	}
-	out.line("compared %d fields of %d actions and %d paths of metadata: %d differ, of which %d matter",
+	out.line("compared %d fields of %d actions and %d paths of metadata: %d differ, and %d of these fail the test",
 		t.Fields, len(t.Actions), len(t.Paths), len(t.Rows), matter)
 	if len(t.Rows) == 0 {
 		return

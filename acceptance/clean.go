@@ -188,7 +188,7 @@ func (c *cloud) deleteObjects(ctx context.Context, run string, m *madeObjects, e
 		}
 		if err != nil {
 			empty = 0
-			say(cmp.Or(errorCode(err), err.Error()), fmt.Sprintf("again  %v", err))
+			say(cmp.Or(errorCode(err), err.Error()), fmt.Sprintf("retry  %v", err))
 		}
 		failed = err
 		if empty < emptyLooks {

@@ -42,7 +42,7 @@ func parseOptions(args []string, out output) (options, error) {
 	f := flag.NewFlagSet("acceptance", flag.ContinueOnError)
 	f.SetOutput(io.Discard) // main prints the error
 	f.BoolVar(&o.yes, "yes", false,
-		"make all objects, and delete them at the end; without -yes, only print which objects would be made or deleted")
+		"make all objects, and delete them at the end; without -yes, only print what would be made or deleted")
 	f.BoolVar(&o.clean, "clean", false,
 		"only print the objects that killed runs have left; with -yes, delete these objects")
 	f.StringVar(&o.run, "run", "", "with -clean: only the objects of the run with this `ID`")
@@ -57,10 +57,10 @@ func parseOptions(args []string, out output) (options, error) {
 	f.StringVar(&o.profile, "instance-profile", "",
 		"the `name` of an instance profile for the instances; by default they get a session of your own credentials")
 	f.StringVar(&from, "from", "",
-		"the `block` from which SSH comes; by default the address of this machine as the internet sees it")
+		"the `block` of addresses that may use SSH; by default the address of this machine as the internet sees it")
 	f.StringVar(&o.whoami, "whoami", "https://checkip.amazonaws.com",
 		"a `URL` that answers with the address of the caller")
-	f.StringVar(&o.root, "root", "", "the `directory` with the files of the container image, which make files makes")
+	f.StringVar(&o.root, "root", "", "the `directory` with the files of the container image: the output of make files")
 	f.StringVar(&o.ends, "ends", "", "the `program` cni-acceptance-ends")
 	f.StringVar(&o.conflist, "conflist", "conflist-examples/10-cni-ipvlan-vpc-k8s.conflist",
 		"the network configuration")

@@ -206,16 +206,16 @@ func (p plan) printPlan(out output) {
 		sdk.ToString(p.image.ImageId),
 		sdk.ToString(p.image.Name), p.gigabytes())
 	out.line("  credentials   the instances call EC2 with %s", p.nodes)
-	out.line("  further       a key pair; a security group that lets in SSH from %s, and all traffic of "+
-		"its own members", p.from)
-	out.line("  meanwhile     ENIs: one for the comparison, then up to two for pods on each instance")
-	out.line("  tag           everything has %s=%s; it is deleted at the end", tagRun, p.run)
-	out.line("  at the latest the instances end by themselves after %v, also if this machine is gone",
+	out.line("  also          a key pair; a security group that lets in SSH from %s, and all traffic "+
+		"between its members", p.from)
+	out.line("  in the test   ENIs: one for the comparison, then up to two for pods on each instance")
+	out.line("  tag           everything has %s=%s, and is deleted at the end", tagRun, p.run)
+	out.line("  time limit    the instances end by themselves after %v, even if this machine is gone",
 		instancesEndAfter)
 	out.line("  cost          %s", p.cost(expectedDuration))
 	out.line("                %s", p.mostCost())
 	if !p.others.isEmpty() {
-		out.line("  other runs    %s have: %s", strings.Join(p.others.runIDs(), ", "), p.others)
-		out.line("                if none of them is running: %s", cleanCommand(""))
+		out.line("  other runs    objects of %s remain: %s", strings.Join(p.others.runIDs(), ", "), p.others)
+		out.line("                if none of these runs is still running, delete the objects: %s", cleanCommand(""))
 	}
 }

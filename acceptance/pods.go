@@ -121,7 +121,7 @@ func (s *podTest) addPod(ctx context.Context, n *node) error {
 	s.verdict("ADD "+name, fmt.Sprintf("%s, of the ENI at index %d, after %v", p.Addr, s.eni[p.Addr],
 		took.Round(10*time.Millisecond)), err)
 	if err != nil {
-		return errors.New("without such pods, the further checks mean nothing")
+		return errors.New("the further checks need a pod whose address is on an ENI for pods")
 	}
 	return nil
 }

@@ -52,7 +52,8 @@ func (p plan) cost(d time.Duration) string {
 func (p plan) mostCost() string {
 	busy, known := prices[p.kind]
 	if !known {
-		return fmt.Sprintf("at most %d hours of %s, whose price is not known here", instances, p.kind)
+		return fmt.Sprintf("at most %v for %d instances of %s, whose price is not known here", instancesEndAfter,
+			instances, p.kind)
 	}
 	busy.hour += busy.credits
 	return fmt.Sprintf("at most about $%.2f, if the instances are busy until they end by themselves; other regions "+

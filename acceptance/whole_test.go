@@ -29,7 +29,7 @@ func TestWhole(t *testing.T) {
 		t.Errorf("%d: %s", status, printed)
 	}
 	for _, want := range []string{
-		" differ, of which 0 matter", "ok   ADD node1-pod1", "ok   pod to pod, on one ENI",
+		" differ, and 0 of these fail the test", "ok   ADD node1-pod1", "ok   pod to pod, on one ENI",
 		"ok   pod to pod, on two ENIs of a node", "ok   pod to pod, on two nodes",
 		"ok   pod to another node", "ok   node to a pod of another node", "ok   pod to the internet",
 		"ok   pod to a service, another node",
