@@ -70,8 +70,8 @@ func parseOptions(args []string) (options, error) {
 	f.StringVar(&o.conflist, "conflist", "conflist-examples/10-cni-ipvlan-vpc-k8s.conflist",
 		"`file` with our chain; in its directory is three-plugins.conflist, too")
 	f.IntVar(&o.rounds, "rounds", 60, "how many calls of each chain")
-	f.Var(&o.c, "c", "how many calls at once, a `list`")
-	f.IntVar(&o.pods, "pods", 0, "instead: measure the ADD of the last of `N` pods of a node, beside the ADD of the "+
+	f.Var(&o.c, "c", "a `list`: how many calls to make at once")
+	f.IntVar(&o.pods, "pods", 0, "instead: compare the ADD of the last of `N` pods of a node with the ADD of the "+
 		"first pod of another node")
 	f.BoolVar(&o.prefix, "prefixes", false,
 		"the pods' addresses are of delegated prefixes; each ENI gets as many prefixes as it can have")
@@ -82,8 +82,10 @@ func parseOptions(args []string) (options, error) {
 		"instead: measure what the traffic of pods to a host outside the VPC costs, with an egress and without")
 	f.BoolVar(&o.status, "status", false, "instead: measure what STATUS costs")
 	f.BoolVar(&o.memory, "memory", false, "instead: measure how much memory ADDs take, one alone and 110 together")
-	f.BoolVar(&o.icount, "icount", false, "the clock counts instructions: print thousands of them; one call at once")
-	f.StringVar(&o.baseline, "baseline", "", "fail if our chain is 10 % worse than in this `file`, an earlier output")
+	f.BoolVar(&o.icount, "icount", false,
+		"the clock counts instructions: print thousands of instructions, and make one call at a time")
+	f.StringVar(&o.baseline, "baseline", "",
+		"fail if our chain is 10 % worse than in this `file`, the output of an earlier run")
 	_ = f.Parse(args) // it exits on an error
 	switch {
 	case f.NArg() > 0:

@@ -21,16 +21,16 @@ import (
 
 // Greeting is a text for the user of a Shell. It suggests first commands.
 const Greeting = `
-You are beside a Kubernetes cluster in a simulated VPC. The cloud is simulated; Kubernetes, kernel and packets are real.
-It has master, node1 and node2. peer is a host in a peered VPC.
+This shell controls a Kubernetes cluster in a simulated VPC. Kubernetes, kernel and packets are real.
+The machines of the cluster are master, node1 and node2. The host peer is in a peered VPC.
 
-  kubectl get pods -A -o wide         the name servers of the cluster run already
+  kubectl get pods -A -o wide         all pods; the cluster's name servers already run
   kubectl create deployment web --image=$AGNHOST --replicas=4 -- /agnhost netexec
   kubectl expose deployment web --port=80 --target-port=8080 --type=NodePort
   at peer curl -s NODE:PORT/clientip  call the Service from another VPC
   on node1 cni-tool status            which pod has which address, of which ENI
   on node1 cni-tool doctor            whether anything is wrong with the node
-  ec2 enis                            what EC2 has
+  ec2 enis                            the ENIs that EC2 has
   exit                                end everything; nothing remains
 
 `

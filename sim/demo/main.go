@@ -24,7 +24,7 @@ func main() {
 	bin := flag.String("bin", "bin", "`directory` of the plugins and the tool")
 	conflist := flag.String("conflist", "conflist-examples/10-cni-ipvlan-vpc-k8s.conflist",
 		"the network `configuration`")
-	dataPath := flag.String("datapath", "", "the `path` of the pods: ipvlan or veth; empty: as configured")
+	dataPath := flag.String("datapath", "", "the pods' data `path`: ipvlan or veth; by default, as in the conflist")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()

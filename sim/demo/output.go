@@ -106,7 +106,7 @@ func compactAddrs(addrs []netip.Addr) string {
 func (o *output) printAddTimes(a addResults) {
 	o.printDurations("ADD", "in bursts, asking EC2", a.cold, "")
 	asked := fmt.Sprintf("EC2 calls %d, metadata calls %d", a.warmCalls, a.warmMetadata)
-	o.printDurations("ADD", "with addresses there", a.warm, asked)
+	o.printDurations("ADD", "with free addresses", a.warm, asked)
 }
 
 func (o *output) printDurations(verb, how string, took []time.Duration, remark string) {

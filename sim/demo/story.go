@@ -44,7 +44,7 @@ func (s *scene) addPods(ctx context.Context, out *output) (addResults, error) {
 		if err := s.addWarm(ctx, n, &a, out); err != nil {
 			return a, err
 		}
-		out.showProgress("%s: %d more pods, for which it needs another ENI", n.Name, lastPods)
+		out.showProgress("%s: %d more pods, for which the node needs another ENI", n.Name, lastPods)
 		if took, err = s.addAtOnce(ctx, n, lastPods); err != nil {
 			return a, err
 		}
@@ -76,7 +76,7 @@ func (s *scene) addAtOnce(ctx context.Context, n *paths.Node, count int) ([]time
 func (s *scene) addWarm(ctx context.Context, n *paths.Node, a *addResults, out *output) error {
 	calls, metadata := len(s.EC2.Calls()), len(n.MetadataCalls())
 	for i := range sparePods {
-		out.showProgress("%s: pod %d, for which there is an address", n.Name, firstPods+i+1)
+		out.showProgress("%s: pod %d, which gets a free address", n.Name, firstPods+i+1)
 		took, err := s.addAtOnce(ctx, n, 1)
 		if err != nil {
 			return err

@@ -18,12 +18,12 @@ import (
 )
 
 const ec2Usage = `usage:
-  ec2 enis              what EC2 has
-  ec2 calls             the calls to EC2, and the calls that it refused
+  ec2 enis              the ENIs that EC2 has
+  ec2 calls             how often each action was called, and how often EC2 refused the action
   ec2 detach ENI        another program detaches an ENI
   ec2 unassign ADDRESS  another program takes an address from its ENI
-  ec2 throttle [ACTION] EC2 refuses an action, or all, because there are too many calls
-  ec2 deny ACTION       the role of the nodes may not do the action
+  ec2 throttle [ACTION] EC2 throttles the action, or all actions
+  ec2 deny ACTION       the nodes' role no longer allows the action
   ec2 list              the faults that these commands have made
   ec2 undo [N]          end the last fault, or the fault with number N of the list`
 
@@ -83,7 +83,7 @@ func (c *control) undo(number string) error {
 		n, _ = strconv.Atoi(number) // 0 if it is no number
 	}
 	if n < 1 || n > len(c.madeFaults) {
-		return fmt.Errorf("undo: there is no number %d: ec2 list has %d", n, len(c.madeFaults))
+		return fmt.Errorf("undo: want the number of a fault: ec2 list shows %d faults", len(c.madeFaults))
 	}
 	if err := c.madeFaults[n-1].undo(); err != nil {
 		return err
@@ -106,7 +106,7 @@ func (c *control) printCalls(out io.Writer) {
 func (c *control) refuseActions(code string, actions ...string) (undo func() error, err error) {
 	for _, a := range actions {
 		if !slices.Contains(api.Names(0), a) {
-			return nil, fmt.Errorf("there is no action %q, or no program of ours calls it; ec2 calls shows some", a)
+			return nil, fmt.Errorf("%q is no action that our programs call. ec2 calls shows such actions", a)
 		}
 	}
 	for _, a := range actions {
@@ -149,7 +149,7 @@ func (c *control) findENI(match func(ec2sim.ENI) bool) (e ec2sim.ENI, err error)
 	all := c.scene.EC2.ENIs()
 	i := slices.IndexFunc(all, match)
 	if i < 0 {
-		return e, errors.New("there is none")
+		return e, errors.New("EC2 has no such ENI")
 	}
 	return all[i], nil
 }

@@ -6,18 +6,19 @@ package main
 // greeting explains the shell, and suggests first commands.
 const greeting = `
 You are on node1, a simulated EC2 instance. The cloud is simulated; kernel, packets and programs are real.
-There are also node2, with the pod web; host and peer, which have no pods; and internet.
+The pod web runs on node2. There are also host, peer and internet, which have no pods.
 
   cni-tool eniif           the ENIs of node1
   pod add cart             start a pod, as a container runtime does
-  pod exec cart ping web   from pod to pod
+  pod exec cart ping web   send packets from the pod cart to the pod web
   cni-tool status          which pod has which address
   cni-tool doctor          whether anything is wrong with the node
-  call web                 by TCP; web says whom it sees. In a pod: pod exec cart call web
-  service add web          kube-proxy's rules for a Service of that pod; then call it from a pod
-  ec2                      do what EC2 does: detach an ENI, take an address, throttle, deny; and undo that
+  call web                 call web by TCP, and print the caller's address, as web sees it
+  pod exec cart call web   the same from the pod cart
+  service add web          make a Service of web with kube-proxy's rules; then call its address from a pod
+  ec2                      how to make EC2 detach an ENI, take an address, or refuse calls
   on node2 COMMAND         run a command on the other node
-  pod del cart             end the pod; its address is then free, see cni-tool registry-list
+  pod del cart             end the pod; its address then cools: see cni-tool registry-list
   cni-tool --help          all other commands; exit ends the simulation, and nothing remains
 
 `

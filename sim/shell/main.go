@@ -56,9 +56,9 @@ func main() {
 	cnitool := flag.String("cnitool", ".cache/peers/cnitool",
 		"`file` of the program that stands for a container runtime")
 	conflist := flag.String("conflist", "conflist-examples/10-cni-ipvlan-vpc-k8s.conflist", "`file` to install")
-	dataPath := flag.String("datapath", "", "the `path` of the pods: ipvlan or veth; empty: as configured")
+	dataPath := flag.String("datapath", "", "the pods' data `path`: ipvlan or veth; by default, as in the conflist")
 	units := flag.String("units", "systemd", "`directory` of our units")
-	interactive := flag.Bool("i", false, "without arguments, bash is interactive though standard input is no terminal")
+	interactive := flag.Bool("i", false, "run an interactive shell, even if standard input is no terminal")
 	flag.Parse()
 	status, err := run(installation{*bin, *cnitool, *conflist, *dataPath, *units}, flag.Args(), *interactive ||
 		machine.IsTerminal(os.Stdin))

@@ -88,14 +88,15 @@ func (c *control) serviceCommand(args []string, out io.Writer) (err error) {
 		}
 		s := serviceOf(kubeproxy.Remote)
 		if c.endService, err = kubeproxy.Load(c.scene.Nodes[0].NS, kubeproxy.NFTables, c.scenario(to)); err == nil {
-			fmt.Fprintf(out, "%s is %s\n", netip.AddrPortFrom(s.ClusterIP.V4, s.Port), args[1])
+			fmt.Fprintf(out, "%s is the Service of %s\n", netip.AddrPortFrom(s.ClusterIP.V4, s.Port), args[1])
 		}
 		return err
 	case len(args) == 1 && args[0] == "del" && c.endService != nil:
 		err, c.endService = c.endService(), nil
 		return err
 	}
-	return errors.New("usage: service add POD, and service del: kube-proxy's rules for a Service of that pod on node1")
+	return errors.New("usage: service add POD, or service del. add makes a Service of the pod, with kube-proxy's " +
+		"rules on node1. There can be only one Service: del deletes it")
 }
 
 // serviceOf returns the Service whose only backend is this host.

@@ -37,7 +37,7 @@ func main() {
 	flag.StringVar(&o.Logs, "logs", "/tmp/cluster-logs", "`directory` for the output of all programs")
 	flag.StringVar(&o.Proxy, "proxy", "nftables", "`mode` of kube-proxy: nftables or iptables")
 	conflist := flag.String("conflist", "conflist-examples/portmap.conflist", "`file` to install on the nodes")
-	interactive := flag.Bool("i", false, "without arguments, bash is interactive though standard input is no terminal")
+	interactive := flag.Bool("i", false, "run an interactive shell, even if standard input is no terminal")
 	flag.Parse()
 	status, err := run(o, *conflist, flag.Args(), *interactive || machine.IsTerminal(os.Stdin))
 	if err != nil {
