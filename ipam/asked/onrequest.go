@@ -219,7 +219,7 @@ func (p *Node) updateChosen(ctx context.Context, s *registry.State, e aws.ENI) e
 	}
 	if users == nil {
 		return plugin.Errorf(plugin.CodeTryAgain, "wait, or look at 'cni-ipvlan-vpc-k8s-tool status'",
-			"the pod asks for %s, and no address of this ENI is free: the addresses cool, or the link of the ENI is "+
+			"the pod asks for %s, and no address of this ENI is free. The addresses cool, or the link of the ENI is "+
 				"not on the node", e.ID)
 	}
 	return plugin.Errorf(plugin.CodeTryAgain,

@@ -95,8 +95,8 @@ func (p *Node) endDraining(ctx context.Context) (failed error) {
 		case errors.Is(err, aws.ErrNotFound), err == nil && len(seen) == 0:
 			err = p.Missing(ctx, id)
 		case aws.NotAllowed(err):
-			slog.Warn("an ENI serves no pods, because an earlier process was about to delete the ENI, and the role "+
-				"does not allow this node to ask EC2 whether the ENI is attached. Allow ec2:DescribeNetworkInterfaces",
+			slog.Warn("an ENI serves no pods, because an earlier process was about to delete the ENI. The role does "+
+				"not allow this node to ask EC2 whether the ENI is attached. Allow ec2:DescribeNetworkInterfaces",
 				"eni", id, "error", err)
 			err = nil
 		case err != nil:
