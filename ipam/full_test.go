@@ -246,6 +246,10 @@ func TestHintFull(t *testing.T) {
 			fewer; got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
+		p.Policy.Families = dual
+		if got, want := p.HintFull(s), "correct ipFamilies, or take an instance type with IPv6"; got != want {
+			t.Errorf("without IPv6 of the type: got %s, want %s", got, want)
+		}
 	})
 }
 

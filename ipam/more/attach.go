@@ -160,8 +160,8 @@ func (p *Node) newENI(ctx context.Context, spec ENISpec) (string, error) {
 		return "", err
 	}
 	if spec.wantsFamily(lease.IPv6) && s.Instance.IPv6PerENI == 0 {
-		return "", plugin.Errorf(plugin.CodeTryAgain, "correct ipFamilies, or take an instance type with IPv6",
-			"no ENI of %s can have IPv6 addresses", s.Instance.Type)
+		return "", plugin.Errorf(plugin.CodeTryAgain, hintNoIPv6, "no ENI of %s can have IPv6 addresses",
+			s.Instance.Type)
 	}
 	subnets, err := p.subnetsInOrder(ctx, s, spec)
 	if err != nil {

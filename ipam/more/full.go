@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
@@ -39,11 +40,16 @@ func (p *Node) fullError(s *registry.State) error {
 	return nil
 }
 
+const hintNoIPv6 = "correct ipFamilies, or take an instance type with IPv6"
+
 // HintFull returns what an operator can do about a full instance. The limit comes from a key of the configuration, from
 // the instance type, or from EBS volumes.
 func (p *Node) HintFull(s *registry.State) string {
 	if hint := p.missingCIDRHint(s); hint != "" {
 		return hint // more ENIs or prefixes would not help
+	}
+	if s.Instance.IPv6PerENI == 0 && slices.Contains(p.Policy.Families, lease.IPv6) {
+		return hintNoIPv6
 	}
 	const fewer = "lower --max-pods of the kubelet (see 'cni-ipvlan-vpc-k8s-tool maxpods')"
 	n, refused := s.Instance, refusalError(s) != nil
