@@ -52,6 +52,8 @@ func TestRoutedCheck(t *testing.T) {
 		{"ip addr del 169.254.72.2/32 dev eth1", "ip addr add 169.254.72.2/32"},
 		{"ip route del 10.0.0.0/16 dev eth1 table " + table, "ip route replace 10.0.0.0/16"},
 		{"ip -6 route del fd00::/32 dev eth1 table " + table, "ip -6 route replace fd00::/32"},
+		{"ip rule del pref 512", "pref 512"},
+		{"ip -6 rule del pref 512", "pref 512"},
 		{"ip rule del pref 1016", "pref 1016"},
 		{"ip -6 rule del pref 1016", "pref 1016"},
 		{"ip rule del pref 1017", "pref 1017"},
