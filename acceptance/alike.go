@@ -27,7 +27,7 @@ import (
 func (c *cloud) compareAnswers(ctx context.Context, p plan, m *madeObjects, out output) (failures int, err error) {
 	simulated, err := c.newSimulator(ctx, p, m)
 	if err != nil {
-		return 0, fmt.Errorf("make a simulator like this EC2: %w", err)
+		return 0, fmt.Errorf("make a simulator with the VPC and the subnets of this run: %w", err)
 	}
 	node := m.nodes[0]
 	const reads = 8 // the suite's client sends at most 8 requests to metadata at once

@@ -107,7 +107,7 @@ func (c *Codec) readWord(text string) bool {
 // Each reads the same JSON value once with each of the descriptions, which may describe different members of the value.
 func (c *Codec) Each(values ...func(*Codec)) {
 	if c.Writes() {
-		c.Fail(errors.New("several descriptions of one value cannot write it"))
+		c.Fail(errors.New("Each only reads: a value with several descriptions cannot be written"))
 		return
 	}
 	for at, i := c.offset, 0; i < len(values) && c.err == nil; i++ {

@@ -50,6 +50,6 @@ func servedText(veth, ipvlan []string) string {
 	if len(veth) == 0 {
 		return ""
 	}
-	return fmt.Sprintf(", so the pools %s work, and the pools %s do not",
-		strings.Join(veth, ", "), strings.Join(ipvlan, ", "))
+	return fmt.Sprintf(", so the pools %s do not work (the pools %s work)",
+		strings.Join(ipvlan, ", "), strings.Join(veth, ", "))
 }
