@@ -58,7 +58,7 @@ node-feature-discovery, and does not call the API server:
 			&cli.StringFlag{Name: "feature-file",
 				Usage: "write the numbers to `FILE` for node-feature-discovery, and not to the API server"},
 			&cli.DurationFlag{Name: "window", Value: 2 * time.Minute,
-				Usage: "subtract the largest number of addresses that cooled at the same time within `TIME`"},
+				Usage: "look back over `TIME`, and subtract the highest number of addresses that cooled at one moment"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "print the numbers, and change nothing"},
 		},
 		Action: func(c *cli.Context) error {

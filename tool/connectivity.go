@@ -56,7 +56,7 @@ nodes. The security groups of both nodes must allow this port.` +
 			&cli.StringFlag{Name: "name", Value: "kubernetes.default.svc.cluster.local.", Usage: "ask the DNS server " +
 				"for `NAME`"},
 			&cli.StringFlag{Name: "internet", Value: usualInternet,
-				Usage: "connect to `HOST:PORT` outside of the VPC; none: skip this path"},
+				Usage: "connect to `HOST:PORT` outside of the VPC; with the value none, skip this path"},
 			&cli.StringFlag{Name: "peer", Usage: "try the paths to the node with `ADDRESS`; --serve must run there"},
 			&cli.BoolFlag{Name: "serve", Usage: "make a pod, and answer another node"},
 			&cli.IntFlag{Name: "port", Value: connectivity.DefaultPort, Usage: "the TCP port `N`: --serve answers " +

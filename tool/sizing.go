@@ -19,7 +19,7 @@ import (
 func sizing() *cli.Command {
 	return &cli.Command{
 		Name:  "sizing",
-		Usage: "Count the pods, the addresses of subnets and the EC2 calls of nodes of a type",
+		Usage: "Count pods, addresses and EC2 calls of nodes with an instance type",
 		Description: `A row for each instance type:
 
     enis, each   ENIs for pods, and how many pods each can serve

@@ -186,7 +186,7 @@ func (p *Node) describeNew(
 		}
 		return described, "", nil
 	case needs:
-		return nil, "", fmt.Errorf("ask EC2 for the tags of the ENIs, which name their pools: %w", err)
+		return nil, "", fmt.Errorf("ask EC2 for the ENIs' tags, because the tags name the ENIs' pools: %w", err)
 	case ctx.Err() != nil:
 		return nil, "", fmt.Errorf("ask EC2 for the ENIs of this instance: %w", err)
 	case !lacksTags && !aws.NotAllowed(err):

@@ -83,7 +83,8 @@ func (p Path) Try(s *Scene, f Family, probes []Probe) (r Result) {
 		seen, err := probe.send(p, r.From, r.To)
 		if err == nil && seen.IsValid() {
 			if r.Seen = seen; seen != want {
-				err = fmt.Errorf("%s to %s is seen as %s, not as %s", r.From.Addr.Addr(), r.To.Addr, seen, want)
+				err = fmt.Errorf("%s sent to %s, and the receiver saw the source %s, not %s", r.From.Addr.Addr(),
+					r.To.Addr, seen, want)
 			}
 		}
 		if err != nil {
