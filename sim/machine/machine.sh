@@ -8,7 +8,7 @@ for dir in "$@"; do
 	mkdir -p "$dir"
 	mount --bind "$disk$dir" "$dir"
 done
-! mountpoint -q /run || umount --lazy /run # it has the namespaces of the other instances
+! mountpoint -q /run || umount --lazy /run # /run has the namespaces of the other instances
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t cgroup2 cgroup /sys/fs/cgroup
@@ -24,7 +24,7 @@ grep -q '^cpu MHz' /proc/cpuinfo || {
 	mkdir /run/proc && mount -t proc proc /run/proc
 }
 hostname "$name"
-# A cgroup with processes of its own cannot hand controllers to others.
+# A cgroup without processes can enable controllers for the cgroups below it.
 for c in $(cat /sys/fs/cgroup/cgroup.controllers); do echo "+$c" >/sys/fs/cgroup/cgroup.subtree_control; done
 echo ready
 cat >/dev/null || exit # || exit keeps sh as process 1: it reaps orphans

@@ -3,7 +3,7 @@
 # only the instance, and not the programs that simulate it.
 set -e
 mount --make-rprivate /
-! mountpoint -q /run || umount --lazy /run # it has the namespaces of the other instances
+! mountpoint -q /run || umount --lazy /run # /run has the namespaces of the other instances
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t bpf bpf /sys/fs/bpf
