@@ -10,7 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestAskedByHand: an ADD passes over what EC2 has refused, and a command of an operator asks EC2 again at once.
+// TestAskedByHand: EC2 refuses to attach an ENI, and later to detach it. The next ADD does not repeat the refused call.
+// A command of an operator makes the call again at once.
 func TestAskedByHand(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		spec := more.ENISpec{Tags: w.policy.SubnetTags, SecurityGroups: w.policy.SecurityGroups, MinIndex: 1}

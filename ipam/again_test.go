@@ -15,7 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// routeTo gives the node a route to the address, as to a pod.
+// routeTo adds a veth pair on the node, and a route to the address through this pair, as for a routed pod.
 func (w *world) routeTo(a netip.Addr) {
 	w.Helper()
 	must(w, nl.Wiring{
@@ -24,8 +24,8 @@ func (w *world) routeTo(a netip.Addr) {
 	}.Add())
 }
 
-// TestAgainAfterKill: an ADD has its lease, and is killed before it checks whether the node routes the address to
-// another pod. The runtime repeats the ADD without a DEL.
+// TestAgainAfterKill: an ADD has reserved an address, and is killed before it checks whether the node routes the
+// address to another pod. The runtime repeats the ADD without a DEL. The repeated ADD gets another address.
 func TestAgainAfterKill(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 3
@@ -44,7 +44,8 @@ func TestAgainAfterKill(t *testing.T) {
 	w.consistent()
 }
 
-// TestAgain: the runtime repeats an ADD that has succeeded. The node's route is the pod's own.
+// TestAgain: the runtime repeats an ADD that has succeeded. The node has a route to the address of the pod. The pod
+// keeps the address, because the route is its own.
 func TestAgain(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	o := pod(1)
@@ -61,8 +62,8 @@ func TestAgain(t *testing.T) {
 	}
 }
 
-// TestAgainWithoutOneFamily: one of a pod's two addresses leaves the ENI. The repeated ADD gets two other addresses, on
-// one ENI.
+// TestAgainWithoutOneFamily: the ENI loses the IPv4 address of a pod that also has an IPv6 address. The repeated ADD
+// gets an address of each family, and a new IPv4 address.
 func TestAgainWithoutOneFamily(t *testing.T) {
 	w := newWorld6(t, "m5.large")
 	w.policy.Families = []lease.Family{lease.IPv4, lease.IPv6}

@@ -12,7 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 )
 
-// describes counts the calls since the last reset that change nothing.
+// describes returns the number of calls of the actions in looked since the last ResetCalls.
 func (w *world) describes() (n int) {
 	for _, action := range looked {
 		n += w.EC2.Asked(action)
@@ -20,7 +20,7 @@ func (w *world) describes() (n int) {
 	return n
 }
 
-// givesUp is an ADD that ends because EC2 throttles.
+// givesUp runs an ADD, which must fail because EC2 throttles.
 func (w *world) givesUp(pod int) {
 	w.Helper()
 	if _, err := w.acquire(pod); !errors.Is(err, aws.ErrThrottled) {
@@ -28,13 +28,13 @@ func (w *world) givesUp(pod int) {
 	}
 }
 
-// TestAnswersServeTheNext: while EC2 throttles a call, ADDs give up, one after another. Only the first ADD asks for
-// what the call needs.
+// TestAnswersServeTheNext: EC2 throttles a call, so ADDs give up, one after another. Later ADDs use the answers that
+// the first ADDs have kept, and make no describe.
 func TestAnswersServeTheNext(t *testing.T) {
 	for _, c := range []struct {
 		action string
-		first  int // ADDs until everything is known
-		// the first ADD has asked for subnets and ENIs before EC2 throttled
+		first  int // number of ADDs until the node has kept all answers
+		// CreateNetworkInterface: the first ADD asks for subnets and ENIs before EC2 throttles, and keeps no answer.
 	}{{"CreateNetworkInterface", 2}, {"AttachNetworkInterface", 1}} {
 		t.Run(c.action, func(t *testing.T) {
 			inBubble(t, "m5.large", func(w *world, _ *wires) {
@@ -60,7 +60,7 @@ func TestAnswersServeTheNext(t *testing.T) {
 	}
 }
 
-// TestAnswersEnd: a process uses an answer for ten minutes, and only while EC2 throttles.
+// TestAnswersEnd: a process uses a kept answer of EC2 for ten minutes, and only while EC2 throttles.
 func TestAnswersEnd(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.EC2.Fail("CreateNetworkInterface", throttling, -1)
@@ -82,7 +82,8 @@ func TestAnswersEnd(t *testing.T) {
 	})
 }
 
-// TestAnswersTooOld: an operator has taken a slot since the answer. EC2 refuses this slot, and the ENI goes to another.
+// TestAnswersTooOld: after an answer was kept, an operator takes a slot. EC2 refuses this slot to the next ADD, which
+// attaches its ENI at another slot.
 func TestAnswersTooOld(t *testing.T) {
 	for _, action := range []string{"CreateNetworkInterface", "AttachNetworkInterface"} {
 		t.Run(action, func(t *testing.T) {
@@ -102,8 +103,8 @@ func TestAnswersTooOld(t *testing.T) {
 	}
 }
 
-// TestAnswersOfAnENIAttachedSince: an attachment is interrupted, and an operator attaches the ENI. EC2 refuses the
-// ADD's call, and the ADD then asks EC2.
+// TestAnswersOfAnENIAttachedSince: EC2 throttles the attachment of a new ENI, and then an operator attaches this ENI.
+// EC2 refuses the call of the next ADD, which then asks EC2, and uses the ENI.
 func TestAnswersOfAnENIAttachedSince(t *testing.T) {
 	inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
 		w.EC2.Fail("AttachNetworkInterface", throttling, -1)
@@ -122,7 +123,7 @@ func TestAnswersOfAnENIAttachedSince(t *testing.T) {
 }
 
 // TestAnswersAndCollections: EC2 throttles the attachment of an ENI. A collection leaves the ENI to the next ADD. If no
-// ADD comes, the collection deletes the ENI.
+// ADD comes within known.KeptLife, the next collection deletes the ENI.
 func TestAnswersAndCollections(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.EC2.Fail("AttachNetworkInterface", throttling, -1)
@@ -139,7 +140,8 @@ func TestAnswersAndCollections(t *testing.T) {
 	})
 }
 
-// TestAnswersOfTwoPools: an ADD of another pool also leaves the ENI alone. The next ADD of its pool attaches it.
+// TestAnswersOfTwoPools: EC2 throttles the attachment of an ENI. An ADD of another pool leaves this ENI alone. The next
+// ADD of the pool for which the ENI was created attaches it.
 func TestAnswersOfTwoPools(t *testing.T) {
 	inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
 		w.policy.Pools = true

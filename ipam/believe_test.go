@@ -44,7 +44,7 @@ func TestStrangeAnswers(t *testing.T) {
 	}
 }
 
-// lying changes the text from to the text to in EC2's answers to an action.
+// lying replaces a text in EC2's answers to the action. The argument from is this text, and to is its replacement.
 func (w *world) lying(action, from, to string) {
 	w.answers(func(rw http.ResponseWriter, r *http.Request) {
 		answer := httptest.NewRecorder()

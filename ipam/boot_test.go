@@ -17,22 +17,22 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// elsewhere are launches whose boot ENI is not at device index 0 of card 0.
+// elsewhere has launches of instances whose boot ENI is not at device index 0 of card 0.
 var elsewhere = map[string]ec2sim.RunInstance{
 	"index 1":           {BootIndex: 1, Secondary: 2},
 	"card 1":            {BootCard: 1, Secondary: 2},
 	"index 1 of card 1": {BootCard: 1, BootIndex: 1, Secondary: 2},
 }
 
-// TestBootElsewhere: no pod gets an address of the boot ENI, wherever it is, and no process releases, detaches or
-// deletes it. This is also so after a loss of the registry.
+// TestBootElsewhere: the boot ENI is not at device index 0 of card 0. No pod gets an address of this ENI. No process
+// detaches or deletes it, or releases its addresses, even after a loss of the registry.
 func TestBootElsewhere(t *testing.T) {
 	for name, run := range elsewhere {
 		t.Run(name, func(t *testing.T) {
 			w := cards(t, run)
 			w.policy.ReuseWait = 0
 			boot := w.ENIs()[0]
-			for n := range 6 { // more than one ENI has
+			for n := range 6 { // more pods than one ENI can serve
 				if a := w.mustAcquire(n); slices.Contains(boot.Addrs, a) {
 					t.Errorf("pod %d has %s, which is the boot ENI's", n, a)
 				}
@@ -64,8 +64,8 @@ func TestBootElsewhere(t *testing.T) {
 	}
 }
 
-// TestBootElsewhereAtZero: metadata at first shows the boot ENI at device index 0. EC2 shows its index, but not that it
-// is the boot ENI.
+// TestBootElsewhereAtZero: at first, metadata shows the boot ENI at device index 0. EC2 shows the true index, but does
+// not say which ENI is the boot ENI.
 func TestBootElsewhereAtZero(t *testing.T) {
 	w := cards(t, elsewhere["index 1"])
 	boot := w.ENIs()[0]
@@ -73,7 +73,7 @@ func TestBootElsewhereAtZero(t *testing.T) {
 	must(t, w.pool().Learn(t.Context()))
 	stop()
 	w.Edit(func(s *registry.State) {
-		// growth asks EC2 what has become of it
+		// Growth asks EC2 for the outcome of the call that this intent records.
 		s.Intents["token"] = registry.Intent{Action: book.AttachAction, ENI: "eni-00000000000000099", Since: time.Now()}
 	})
 	w.mustAcquire(1)
@@ -110,8 +110,8 @@ func TestBootElsewhereServes(t *testing.T) {
 	}
 }
 
-// TestBootElsewhereUpgrade: an earlier release recorded such a boot ENI as an ENI of others, and its primary address as
-// free.
+// TestBootElsewhereUpgrade: an earlier release did not record that the ENI at device index 1 is the boot ENI. It
+// recorded the primary address of this ENI as free. Learn corrects both errors.
 func TestBootElsewhereUpgrade(t *testing.T) {
 	w := cards(t, ec2sim.RunInstance{BootIndex: 1, Secondary: 1})
 	w.policy.MinIndex, w.policy.Provision = 0, lease.ProvisionNone

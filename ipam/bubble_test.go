@@ -20,20 +20,21 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
-// inBubble calls f with a world in a synctest bubble, where waiting takes no time. Only one process at a time may wait
-// for a lock, because the time of a bubble stands still while the kernel lets a process wait.
+// inBubble calls f with a world in a synctest bubble, where sleeping takes no time. A wait for a lock is a wait in the
+// kernel, and stops the time of the bubble. So only one goroutine at a time may wait for a lock.
 func inBubble(t *testing.T, instanceType string, f func(*world, *wires)) {
 	t.Helper()
 	inSlowBubble(t, instanceType, 0, f)
 }
 
-// inSlowBubble is inBubble with an EC2 that takes the time detach to detach an ENI.
+// inSlowBubble is inBubble with a slow EC2. The argument detach is the time that EC2 takes to detach an ENI.
 func inSlowBubble(t *testing.T, instanceType string, detach time.Duration, f func(*world, *wires)) {
 	t.Helper()
 	inBubbleOf(t, instanceType, func(c *ec2sim.Config) { c.DetachDelay = detach }, f)
 }
 
-// inUntaggedBubble is inBubble with a role that may create tags, and with one that may not.
+// inUntaggedBubble calls f in two bubbles. In one of them, the role of the instance may create tags, and in the other
+// it may not.
 func inUntaggedBubble(t *testing.T, instanceType string, f func(*world, *wires)) {
 	t.Helper()
 	for name, denied := range map[string][]string{"tags": nil, "no tags": {"CreateTags"}} {
@@ -43,7 +44,7 @@ func inUntaggedBubble(t *testing.T, instanceType string, f func(*world, *wires))
 	}
 }
 
-// inBubbleOf is inBubble with changes to the configuration of EC2.
+// inBubbleOf is inBubble with a changed configuration of the simulated EC2. The function differ changes it.
 func inBubbleOf(t *testing.T, instanceType string, differ func(*ec2sim.Config), f func(*world, *wires)) {
 	t.Helper()
 	simtest.Credentials(t)
@@ -61,14 +62,15 @@ func inBubbleOf(t *testing.T, instanceType string, differ func(*ec2sim.Config), 
 	})
 }
 
-// wires carry requests to EC2 and to the metadata service, and count the requests to the metadata service.
+// wires carries requests to EC2 and to the metadata service, and counts the requests to the metadata service. It can
+// also make EC2 hide an ENI or repeat an old answer.
 type wires struct {
 	*simtest.Node
-	metadata http.Handler // in place of the node's, if it is not nil
+	metadata http.Handler // replaces the node's metadata service; nil: no replacement
 	hidden   atomic.Value // the ID of an ENI that EC2's describes do not show; empty: none
-	by       string       // only by a describe with this filter; empty: by none
-	lags     atomic.Bool  // EC2 answers the question for the ENIs of the instance as it did the last time
-	last     string       // that answer
+	by       string       // the filter of the describes that do not show the hidden ENI; empty: no describe shows it
+	lags     atomic.Bool  // EC2 repeats its last answer about the ENIs of the instance
+	last     string       // EC2's last answer about the ENIs of the instance
 	asked    atomic.Int64
 }
 
@@ -86,7 +88,7 @@ func (w *wires) Do(r *http.Request) (*http.Response, error) {
 	return ec2sim.Direct{Handler: w.Metadata()}.Do(r.WithContext(ctx))
 }
 
-// ec2 answers as EC2, with hidden ENIs and old answers.
+// ec2 answers as the simulated EC2, but hides an ENI, or repeats an old answer, if the fields of w say so.
 func (w *wires) ec2(rw http.ResponseWriter, r *http.Request) {
 	shown := httptest.NewRecorder()
 	w.EC2.ServeHTTP(shown, r)

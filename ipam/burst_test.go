@@ -22,7 +22,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// latencies are about how long EC2 takes for each action.
+// latencies has the approximate time that EC2 takes for each action.
 var latencies = map[string]time.Duration{
 	"DescribeNetworkInterfaces": 100 * time.Millisecond, "DescribeSubnets": 100 * time.Millisecond,
 	"DescribeInstanceTypes":  100 * time.Millisecond,
@@ -30,8 +30,9 @@ var latencies = map[string]time.Duration{
 	"ModifyNetworkInterfaceAttribute": 100 * time.Millisecond, "AssignPrivateIpAddresses": 100 * time.Millisecond,
 }
 
-// burst runs ADDs of so many pods at once, each in a process. It returns how long they took, and the errors of those
-// that failed. If no address is free, all ADDs wait before one has its turn.
+// burst runs ADDs at once, each in a process of its own. The argument pods is the number of ADDs, and first is the
+// number of the first pod. burst returns how long all ADDs took, and the errors of the ADDs that failed. If no address
+// is free, all ADDs wait before the first ADD has its turn.
 func (n *node) burst(first, pods int) (took time.Duration, failed []types.Error) {
 	n.Helper()
 	r, w, err := os.Pipe()
@@ -63,7 +64,7 @@ func (n *node) burst(first, pods int) (took time.Duration, failed []types.Error)
 	}
 	took = time.Since(start)
 	for pod, cmd := range cmds {
-		n.cpu += cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime() // with what it has executed
+		n.cpu += cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime() // with the programs it executed
 		if cmd.ProcessState.Success() {
 			n.got(pod, cmd)
 			continue
@@ -78,7 +79,7 @@ func (n *node) burst(first, pods int) (took time.Duration, failed []types.Error)
 	return took, failed
 }
 
-// writes counts the calls that have changed something.
+// writes returns the number of calls that have changed something in EC2, and as text the number for each action.
 func (n *node) writes() (total int, by string) {
 	counts := n.EC2.Changed()
 	for _, count := range counts {
@@ -95,12 +96,13 @@ func (n *node) waited() (sum time.Duration) {
 	return sum
 }
 
-// least is the smallest number of changing calls after which so many pods can have addresses. Each ENI takes three: it
-// is created with all its addresses, attached, and made to end with the instance.
+// least returns the smallest number of changing calls that give all pods addresses. Each ENI takes three calls: one
+// creates it with all its addresses, one attaches it, and one sets DeleteOnTermination.
 func least(pods, perENI int) int { return 3 * ((pods + perENI - 1) / perENI) }
 
-// TestBurst runs ADDs at once on a node without ENIs for pods: as many as the kubelet starts, or more than the instance
-// can serve. It prints the changing calls, and how long the last pod waits, compared with a single pod.
+// TestBurst runs ADDs at once on a node that has only its boot ENI. There are as many ADDs as a kubelet starts pods, or
+// more than the instance can serve. The test prints the number of changing calls, and compares the time of the burst
+// with the calls of a single ADD.
 func TestBurst(t *testing.T) {
 	table := []string{fmt.Sprintf("%-20s %5s %5s %7s %7s %7s %7s %5s", "", "ADDs", "pods", "writes", "least", "all",
 		"one", "ratio")}
@@ -108,7 +110,7 @@ func TestBurst(t *testing.T) {
 		name, instance string
 		prefixes       bool
 		pods           int
-		enis, perENI   int // what the instance can have beside the boot ENI, and pods on each
+		enis, perENI   int // ENIs that the instance can have beside the boot ENI, and pods on each of these ENIs
 	}{
 		{"m5.4xlarge", "m5.4xlarge", false, 110, 7, 30},
 		{"m5.4xlarge prefixes", "m5.4xlarge", true, 110, 7, 1 + 29*16},
@@ -149,7 +151,7 @@ func TestBurst(t *testing.T) {
 	t.Log("EC2 takes 0.1 s for a describe, 0.3 s to create, 0.5 s to attach\n" + strings.Join(table, "\n"))
 }
 
-// TestBurstWarm: an ADD that finds a free address asks neither EC2 nor metadata, with few pods on the node or many.
+// TestBurstWarm: ADDs that find free addresses ask neither EC2 nor metadata, even if 29 of them run at once.
 func TestBurstWarm(t *testing.T) {
 	n := newNode(t, "m5.4xlarge", ec2sim.Config{}, nil)
 	n.conf["ipBatchSize"] = 30
@@ -163,7 +165,8 @@ func TestBurstWarm(t *testing.T) {
 	}
 }
 
-// TestBurstThrottled: EC2 throttles most calls of a burst. All processes keep to NotBefore of the registry.
+// TestBurstThrottled: EC2 throttles most calls of a burst. No process makes a call before the time that NotBefore of
+// the registry has for the action.
 func TestBurstThrottled(t *testing.T) {
 	buckets := map[string]ec2sim.Bucket{}
 	for _, action := range []string{"CreateNetworkInterface", "AttachNetworkInterface", "AssignPrivateIpAddresses"} {
@@ -200,7 +203,8 @@ func TestBurstThrottled(t *testing.T) {
 		len(n.pods), len(failed), took.Round(time.Millisecond), throttled, writes, by)
 }
 
-// drain empties the buckets, as other nodes of the account do.
+// drain makes EC2 throttle the next three calls of each action, as if other nodes of the account had emptied the
+// buckets.
 func drain(t *testing.T, n *node) {
 	t.Helper()
 	for _, action := range []string{"CreateNetworkInterface", "AttachNetworkInterface", "AssignPrivateIpAddresses"} {
@@ -208,8 +212,7 @@ func drain(t *testing.T, n *node) {
 	}
 }
 
-// A watch sees the requests to EC2, and notes those that come before the node's
-// registry allows.
+// A watch sees all requests to EC2. It records the requests that come before the time in the registry's NotBefore.
 type watch struct {
 	*node
 	mu    sync.Mutex
@@ -226,7 +229,7 @@ func (w *watch) via(service string, next http.Handler) http.Handler {
 	})
 }
 
-// look looks at a request. The SDK's own second attempt is part of the call.
+// look checks one request. It ignores the SDK's second attempt, because this attempt is part of the same call.
 func (w *watch) look(r *http.Request) {
 	body := new(bytes.Buffer)
 	body.ReadFrom(r.Body)

@@ -14,7 +14,8 @@ import (
 )
 
 // TestLeasedUnassignedByHand: an operator unassigns the address of a pod, and the pod ends before or after a
-// collection. The next collection removes the address from the registry, with each provision, and on each ENI.
+// collection. The next collection removes the address from the registry. This holds for each value of provision, and
+// for interfaceIndex 0 and 1.
 func TestLeasedUnassignedByHand(t *testing.T) {
 	for _, provision := range []lease.Provision{lease.ProvisionFull, lease.ProvisionAssign, lease.ProvisionNone} {
 		for _, first := range []int{0, 1} {
@@ -58,7 +59,7 @@ func leasedUnassigned(t *testing.T, provision lease.Provision, first int, seen b
 	}
 }
 
-// unassignByHand unassigns an address, unless it is a primary one.
+// unassignByHand unassigns an address as an operator does. The address must not be the primary address of the ENI.
 func (w *world) unassignByHand(eni string, a netip.Addr) {
 	w.Helper()
 	if e := w.ENI(eni); slices.Index(e.Addrs, a) == 0 {
@@ -67,8 +68,9 @@ func (w *world) unassignByHand(eni string, a netip.Addr) {
 	must(w, w.byHand().Unassign(w.Context(), eni, a))
 }
 
-// TestLeasedUnassignedByHandBusy: the same on a node whose ENI has just grown. The address cools, so it cannot be a new
-// one.
+// TestLeasedUnassignedByHandBusy: an operator unassigns the address of a pod, the pod ends, and then the ENI gets new
+// addresses. EC2 may not show new addresses yet. But the old address cools, so it is not new, and a collection removes
+// it.
 func TestLeasedUnassignedByHandBusy(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch, w.policy.ReuseWait = 3, hour

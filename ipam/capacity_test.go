@@ -28,7 +28,8 @@ var capacityTypes = []ec2sim.InstanceType{
 	{Name: "t9.uneven", ENIs: 5, IPv4PerENI: 3, IPv6PerENI: 3, Cards: []int{1, 4}},
 }
 
-// inCapacity plays f on a node whose VPC has both families.
+// inCapacity calls f with a node of this instance type, in a VPC with both families, and with the pools of the
+// configuration.
 func inCapacity(t *testing.T, instanceType string, config lease.Config, f func(w *world, pools []lease.Policy)) {
 	t.Helper()
 	config.SecGroupIDs, config.SubnetTags = []string{}, map[string]string{"for": "pods"}
@@ -39,13 +40,14 @@ func inCapacity(t *testing.T, instanceType string, config lease.Config, f func(w
 		for i := range c.Subnets {
 			c.Subnets[i].IPv6CIDR = netip.MustParsePrefix(fmt.Sprintf("2001:db8:77:%d::/64", i))
 		}
-		// the node's own address
+		// The node has an IPv6 address of its own if pods get IPv6. Instances of the type t9.old cannot have IPv6.
 		c.Subnets[0].AssignIPv6 = slices.Contains(config.IPFamilies, "IPv6") && instanceType != "t9.old"
 	}
 	inBubbleOf(t, instanceType, dualStack, func(w *world, _ *wires) { f(w, config.Policies()) })
 }
 
-// counted is how many pods the count expects on a node that was just launched.
+// counted returns how many pods more.Pods expects on a node of this type that was just launched. The argument except is
+// the number of ENIs for pods that ask for ENIs of their own.
 func (w *world) counted(pools []lease.Policy, except int) int {
 	w.Helper()
 	l, err := aws.New(w.cloud).Limits(w.Context(), w.Type)
@@ -53,7 +55,8 @@ func (w *world) counted(pools []lease.Policy, except int) int {
 	return more.Pods(more.Launched(l, pools[0].Families), pools, except)
 }
 
-// started starts pods until one gets no address, or most pods run. It returns how many run.
+// started starts pods until an ADD gets no address, or until the number of pods is the argument most. It returns the
+// number of running pods. The function pool returns the pool of the pod n.
 func (w *world) started(most int, pool func(n int) lease.Policy) int {
 	w.Helper()
 	for n := range most {
@@ -70,7 +73,7 @@ func (w *world) started(most int, pool func(n int) lease.Policy) int {
 	return most
 }
 
-// TestCapacity compares the number that is counted with the number of pods that a node can start.
+// TestCapacity compares the number of pods that more.Pods expects with the number of pods that a node can start.
 func TestCapacity(t *testing.T) {
 	prefixes := lease.PoolConfig{PrefixDelegation: new(true)}
 	both, six := []string{"IPv4", "IPv6"}, []string{"IPv6"}
@@ -81,7 +84,7 @@ func TestCapacity(t *testing.T) {
 	}{
 		{"c5.large", lease.Config{InterfaceIndex: 1}, 20},
 		{"c5.large", lease.Config{InterfaceIndex: 0}, 29},
-		{"c5.large", lease.Config{InterfaceIndex: 2}, 20}, // with one card, EC2 takes any index
+		{"c5.large", lease.Config{InterfaceIndex: 2}, 20}, // with one card, EC2 accepts any device index
 		{"c5.large", lease.Config{InterfaceIndex: 1, MaxENIs: 2}, 10},
 		{"c5.large", lease.Config{InterfaceIndex: 1, MaxENIs: 1}, 0},
 		{"c5.large", lease.Config{InterfaceIndex: 0, MaxENIs: 1}, 9},
@@ -97,7 +100,7 @@ func TestCapacity(t *testing.T) {
 		{"t9.xen", lease.Config{InterfaceIndex: 0, IPFamilies: six}, 11},
 		{"t9.narrow", lease.Config{InterfaceIndex: 1, IPFamilies: both}, 4},
 		{"t9.narrow", lease.Config{InterfaceIndex: 0, IPFamilies: both}, 5},
-		{"t9.old", lease.Config{InterfaceIndex: 1, IPFamilies: both}, 0}, // it has no IPv6
+		{"t9.old", lease.Config{InterfaceIndex: 1, IPFamilies: both}, 0}, // the type has no IPv6
 		{"t9.cards", lease.Config{InterfaceIndex: 1}, 24},
 		{"t9.cards", lease.Config{InterfaceIndex: 2}, 12},
 		{"t9.cards", lease.Config{InterfaceIndex: 3}, 0},
@@ -120,7 +123,7 @@ func TestCapacity(t *testing.T) {
 	}
 }
 
-// TestCapacityOfIPv6: a /80 limits nothing.
+// TestCapacityOfIPv6: pods with only IPv6 get addresses of a /80, which does not limit the number of pods.
 func TestCapacityOfIPv6(t *testing.T) {
 	inCapacity(t, "c5.large", lease.Config{InterfaceIndex: 1, IPFamilies: []string{"IPv6"}},
 		func(w *world, pools []lease.Policy) {
@@ -132,7 +135,8 @@ func TestCapacityOfIPv6(t *testing.T) {
 		})
 }
 
-// poolsOf returns a configuration with further pools. The booleans say which pools have prefixes.
+// poolsOf returns a configuration with further pools. The arguments base (for the pool "default") and further say which
+// pools use prefixes.
 func poolsOf(index int, base bool, further ...bool) lease.Config {
 	c := lease.Config{InterfaceIndex: index, Pools: map[string]lease.PoolConfig{},
 		PoolConfig: lease.PoolConfig{PrefixDelegation: &base}}
@@ -143,12 +147,13 @@ func poolsOf(index int, base bool, further ...bool) lease.Config {
 	return c
 }
 
-// TestCapacityOfPools: as many pods start as the count says, from whatever pools. From the worst pools, no more start.
+// TestCapacityOfPools: as many pods start as more.Pods expects, even if their pools are random. If the order of the
+// pools is the worst, no more pods start.
 func TestCapacityOfPools(t *testing.T) {
 	for _, test := range []struct {
 		kind   string
 		config lease.Config
-		worst  []int // the pools of the first pods; all others are of the last one
+		worst  []int // the pools of the first pods, as indexes; all further pods are in the last of these pools
 		want   int
 	}{
 		{"t3.medium", poolsOf(1, false, false), []int{0, 1}, 7},
@@ -188,7 +193,7 @@ func TestCapacityOfPools(t *testing.T) {
 	}
 }
 
-// TestCapacityBesideRequests: a pod has a whole ENI. The count is right for the other pods.
+// TestCapacityBesideRequests: a pod has a whole ENI. The number from more.Pods is right for the other pods.
 func TestCapacityBesideRequests(t *testing.T) {
 	config := lease.Config{InterfaceIndex: 1,
 		Permissions: []lease.Permission{{Namespaces: []string{"*"}, Exclusive: true}}}
@@ -209,7 +214,7 @@ func TestCapacityBesideRequests(t *testing.T) {
 	})
 }
 
-// TestCapacityProvisioned: with "provision" "none" or "assign", the count uses only the attached ENIs.
+// TestCapacityProvisioned: with "provision" "none" or "assign", more.Pods counts only the attached ENIs.
 func TestCapacityProvisioned(t *testing.T) {
 	for provision, want := range map[string]int{"none": 4 + 1, "assign": 15 + 15} {
 		t.Run(provision, func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// twoCards is a type whose ENIs for pods are at index 1 and 2 of each of its cards.
+// twoCards is an instance type that has ENIs for pods at the device indexes 1 and 2 of each of its cards.
 var twoCards = ec2sim.InstanceType{Name: "two.cards", ENIs: 6, IPv4PerENI: 4, Cards: []int{3, 3}}
 
 // TestProcessBurstOnCards runs ADDs at once until the cards have no free slot.

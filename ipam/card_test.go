@@ -23,7 +23,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// TestServes: an ENI at device index 0 of another card than card 0 never serves pods.
+// TestServes: an ENI at device index 0 of a card other than card 0 never serves pods, except if it is the boot ENI.
 func TestServes(t *testing.T) {
 	for _, test := range []struct{ least, card, index, want int }{
 		{0, 0, 0, 1}, {1, 0, 0, 0}, {1, 0, 1, 1}, {2, 0, 1, 0},
@@ -34,7 +34,7 @@ func TestServes(t *testing.T) {
 			t.Errorf("%+v: %v", test, got)
 		}
 	}
-	// The boot ENI serves pods if interfaceIndex is 0, wherever it is.
+	// The boot ENI serves pods only if interfaceIndex is 0, at any slot.
 	for _, at := range []slot{{0, 0}, {0, 1}, {1, 0}, {1, 1}} {
 		for least := range 3 {
 			got := lease.Policy{MinIndex: least}.Serves(registry.ENI{Card: at.card, Index: at.index,
@@ -46,8 +46,8 @@ func TestServes(t *testing.T) {
 	}
 }
 
-// TestRequestAtZero: a pod asks for an ENI that an operator has attached at device index 0 of another card. It is not
-// the boot ENI, so the pod gets its first address.
+// TestRequestAtZero: a pod asks for an ENI that an operator has attached at device index 0 of another card. This ENI is
+// not the boot ENI, so the pod gets its primary address.
 func TestRequestAtZero(t *testing.T) {
 	w := cards(t, ec2sim.RunInstance{})
 	must(t, w.pool().Learn(t.Context()))
@@ -57,12 +57,13 @@ func TestRequestAtZero(t *testing.T) {
 	w.getsCooled(e.ID, 1)
 	w.end(1)
 	w.Age(hour)
-	// as after a loss
+	// as after a loss of the registry
 	w.Edit(func(s *registry.State) { s.Free.Delete(e.Addrs[0]) })
 	w.getsCooled(e.ID, 2)
 }
 
-// getsCooled checks that a pod that asks for the ENI gets an address of it, when the address has cooled.
+// getsCooled checks that the pod n, which asks for the ENI, gets an address of it: at once, or when the address has
+// cooled.
 func (w *world) getsCooled(eni string, n int) {
 	w.Helper()
 	ask := fmt.Sprintf(`[{"eni": %q}]`, eni)
@@ -81,7 +82,7 @@ func cards(t *testing.T, run ec2sim.RunInstance) *world {
 	return launch(t, c, run)
 }
 
-// attached returns the slots of the node's ENIs that serve pods, as EC2 shows them.
+// attached returns the slots of the node's managed ENIs, as EC2 shows them: card.index.
 func (w *world) attached() (at []string) {
 	for _, e := range w.ENIs() {
 		if e.Tags[book.TagManaged] == "true" {
@@ -168,8 +169,8 @@ func TestCardsWithEFA(t *testing.T) {
 	}
 }
 
-// TestSlotRefused: another program takes a slot between the node's describe and its call, a card does not accept the
-// ENI, or EC2 says that the instance is full.
+// TestSlotRefused: EC2 refuses to attach an ENI, because another program has taken the slot, the card does not accept
+// the ENI, or the instance is full. The ADD tries other slots if this can help.
 func TestSlotRefused(t *testing.T) {
 	const taken = "Instance 'i-1' already has an interface attached at device index '1'."
 	const beyond = "The specified number '1' for the device index exceeds the maximum number of network interfaces " +
@@ -215,7 +216,7 @@ func TestSlotRefused(t *testing.T) {
 				return
 			}
 			w.Forgive()
-			w.mustAcquire(2) // ends what the first has begun
+			w.mustAcquire(2) // finishes what the first ADD has begun
 			if n := len(w.attached()); n != 1 {
 				t.Errorf("%d ENIs for pods", n)
 			}

@@ -21,7 +21,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// check runs CHECK of ipam for an attachment with the result of the running pod, and reports whether it succeeds.
+// check runs CHECK of the ipam plugin with the result of the running pod. The arguments are the ID of a container and
+// the path of a namespace. check reports whether CHECK succeeds.
 func (r *running) check(container, netns string) bool {
 	r.Helper()
 	conf := maps.Clone(r.conf)
@@ -38,7 +39,8 @@ func (r *running) check(container, netns string) bool {
 	return err == nil
 }
 
-// TestProcessCheckRebuilt: after a loss of the registry, CHECK of a running pod succeeds by what the kernel shows.
+// TestProcessCheckRebuilt: after a loss of the registry, CHECK of a running pod succeeds, because the kernel shows the
+// pod's address.
 func TestProcessCheckRebuilt(t *testing.T) {
 	nltest.Need(t, "nftables")
 	for how, lose := range losses {
@@ -67,7 +69,7 @@ func TestProcessCheckRebuilt(t *testing.T) {
 				t.Errorf("another pod gets %s, which a running pod has", a)
 			}
 			whole("another pod has come")
-			r.call(program, "DEL", r.conf) // as for a container that has ended long ago: the address is still there
+			r.call(program, "DEL", r.conf) // comes too early: the pod still has the address
 			whole("a DEL has come too early")
 
 			r.Edit(func(s *registry.State) {
@@ -85,8 +87,8 @@ func TestProcessCheckRebuilt(t *testing.T) {
 	}
 }
 
-// TestProcessCheckUnread: when the registry was rebuilt, the namespace of the pod could not be read. No other pod gets
-// the pod's address.
+// TestProcessCheckUnread: the namespace of the pod could not be read when the registry was rebuilt, so the pod's
+// address has no lease. CHECK succeeds as long as the address is not free.
 func TestProcessCheckUnread(t *testing.T) {
 	nltest.Need(t, "nftables")
 	r := runPod(newNode(t, "c5.large", ec2sim.Config{}, nil))
@@ -102,7 +104,7 @@ func TestProcessCheckUnread(t *testing.T) {
 	if !r.check("web", r.path) {
 		t.Error("the pod does not pass CHECK")
 	}
-	must(t, r.Registry().Change(t.Context(), func(s *registry.State) { // a prefix is not even learnt then
+	must(t, r.Registry().Change(t.Context(), func(s *registry.State) { // as for an address in an unknown prefix
 		id, e := s.ENIOf(a)
 		e.Addrs = slices.DeleteFunc(e.Addrs, func(has netip.Addr) bool { return has == a })
 		s.ENIs[id] = e

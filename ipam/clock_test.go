@@ -21,8 +21,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// moved returns a file of the registry with all times moved by d, except those that keep names. It has no checksum, as
-// if a person had edited it.
+// moved returns the text of the registry's file with all times moved by d, except the values of the key keep. Like a
+// file that a person has edited, the text has no checksum.
 func moved(t testing.TB, file []byte, d time.Duration, keep string) []byte {
 	t.Helper()
 	var v any
@@ -50,8 +50,8 @@ func moveAll(v any, name string, d time.Duration, keep string) any {
 	return v
 }
 
-// TestClockOnlyDelays: a change of the clock, or of the times in the registry, delays ADDs by at most the time for
-// which an address cools. It shortens no wait.
+// TestClockOnlyDelays: a step of the clock, or of the times in the registry, delays ADDs by at most the time for which
+// an address cools. A step of the clock does not shorten the cooling.
 func TestClockOnlyDelays(t *testing.T) {
 	const day = 24 * time.Hour
 	for _, step := range []time.Duration{-day, day} {
@@ -74,8 +74,8 @@ func TestClockOnlyDelays(t *testing.T) {
 	}
 }
 
-// busy makes the node use all addresses that it can have, and one of them cools. EC2 throttles, the quota is used up,
-// the instance is full, and a call is under way.
+// busy gives pods all addresses that the node can have, and ends one pod, whose address then cools. The registry also
+// says that EC2 throttles, the quota is used up, the instance is full, and a call is under way.
 func (w *world) busy() {
 	for n := range 20 {
 		w.mustAcquire(n)
@@ -91,7 +91,7 @@ func (w *world) busy() {
 	})
 }
 
-// succeeds repeats an ADD every second, for some minutes. It returns the time until the ADD has succeeded.
+// succeeds repeats an ADD every second, for at most five minutes. It returns the time until the ADD has succeeded.
 func (w *world) succeeds(n int) time.Duration {
 	began := time.Now()
 	for ; time.Since(began) < 5*time.Minute; time.Sleep(time.Second) {
@@ -102,15 +102,16 @@ func (w *world) succeeds(n int) time.Duration {
 	return time.Since(began)
 }
 
-// beforeStep is a time as a process has read it before the clock was set back by d. Its monotonic part does not change.
+// beforeStep returns the time t as a process has read it before the clock was set back by d. The wall time is later by
+// d, and the monotonic time is the same.
 func beforeStep(t time.Time, d time.Duration) time.Time {
-	const secondsOfWall = 30 // in the field wall of a time.Time with a monotonic clock
+	const secondsOfWall = 30 // the first bit of the seconds in the field wall of a time.Time with a monotonic clock
 	*(*uint64)(unsafe.Pointer(&t)) += uint64(d/time.Second) << secondsOfWall
 	return t
 }
 
-// TestAskedBeforeClockStep: the clock is set back by an hour while EC2 answers. The answer still counts as old: it does
-// not confirm a rebuilt registry, and may lack what is new.
+// TestAskedBeforeClockStep: the clock is set back by an hour while EC2 answers. The answer still counts as old. It does
+// not confirm a rebuilt registry. The registry keeps new ENIs and addresses that the answer does not have.
 func TestAskedBeforeClockStep(t *testing.T) {
 	asked, recently := beforeStep(time.Now(), time.Hour), time.Now().Add(-5*time.Second).Round(0)
 	if ahead := time.Until(asked.Round(0)); ahead < time.Hour/2 || time.Since(asked) > time.Minute {
@@ -140,7 +141,7 @@ func TestAskedBeforeClockStep(t *testing.T) {
 }
 
 // TestSupersededAfterSmallClockStep: two ADDs of an attachment began, and then the clock was set back by half a second.
-// The lease of the later ADD is in the future. Only the earlier ADD is superseded.
+// By the new clock, the lease of the later ADD begins in the future. Only the earlier ADD is superseded.
 func TestSupersededAfterSmallClockStep(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	t.Setenv("CNI_IPVLAN_VPC_STATE_DIR", w.Dir)
@@ -160,7 +161,7 @@ func TestSupersededAfterSmallClockStep(t *testing.T) {
 }
 
 // TestSupersededAfterClockStep: an ADD began, the clock was set back by an hour, and a later ADD of the attachment
-// began.
+// began. Only the earlier ADD is superseded.
 func TestSupersededAfterClockStep(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	t.Setenv("CNI_IPVLAN_VPC_STATE_DIR", w.Dir)

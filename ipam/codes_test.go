@@ -21,11 +21,11 @@ const always = -1
 // A refusal is an error of EC2, with its effect on an ADD.
 type refusal struct {
 	action, code, message string
-	times                 int   // that EC2 answers so
-	is                    error // of the ADD; nil: it succeeds nevertheless
+	times                 int   // how often EC2 returns the error
+	is                    error // the error of the ADD; nil: the ADD succeeds nevertheless
 	hint                  string
-	attempts              int // of the action, in this ADD; 0: any number
-	enis                  int // that there are afterwards, the boot ENI among them
+	attempts              int // calls of the action by this ADD; 0: any number
+	enis                  int // ENIs after the ADD, with the boot ENI
 }
 
 func (r refusal) name() string {
@@ -33,7 +33,7 @@ func (r refusal) name() string {
 	return r.action + " " + r.code + " " + strings.Join(words[:min(len(words), 4)], " ")
 }
 
-// meet makes EC2 refuse an ADD, and checks the effect.
+// meet runs an ADD whose call EC2 refuses, and checks the effect.
 func (r refusal) meet(w *world, pod int) {
 	w.Helper()
 	w.EC2.ResetCalls()
@@ -57,7 +57,7 @@ func (r refusal) meet(w *world, pod int) {
 	w.Forgive()
 }
 
-// TestCodesOfAssign: EC2 refuses addresses on an ENI that has room.
+// TestCodesOfAssign: EC2 refuses to assign addresses to an ENI that has room according to the registry.
 func TestCodesOfAssign(t *testing.T) {
 	const assign = "AssignPrivateIpAddresses"
 	for _, r := range []refusal{
@@ -65,7 +65,7 @@ func TestCodesOfAssign(t *testing.T) {
 		{assign, "InsufficientAddressCapacity", "", always, nil, "", 1, 3},
 		{assign, "PrivateIpAddressLimitExceeded", "", always, nil, "", 1, 3},
 		{assign, "InvalidInterface.IpAddressLimitExceeded", "", always, nil, "", 1, 3},
-		{assign, "InvalidNetworkInterfaceID.NotFound", "", always, nil, "", 1, 3}, // describes show it: it stays
+		{assign, "InvalidNetworkInterfaceID.NotFound", "", always, nil, "", 1, 3}, // describes show it, so it stays
 		{assign, "InvalidNetworkInterface.NotFound", "", always, nil, "", 1, 3},
 		{assign, "Resource.AlreadyAssigned", "", 1, nil, "", 1, 3},
 		{assign, "InvalidIPAddress.InUse", "", 1, nil, "", 1, 3},
@@ -84,7 +84,7 @@ func TestCodesOfAssign(t *testing.T) {
 			w.mustAcquire(0)
 			r.meet(w, 1)
 			if r.is != nil {
-				w.mustAcquire(2) // nothing is left of it
+				w.mustAcquire(2) // nothing is left of the failed ADD
 			}
 			if s := w.State(); len(s.ENIs) != len(w.EC2.ENIs()) || len(s.Waiters) != 0 {
 				t.Errorf("the registry has %d ENIs of %d, and waiters %v", len(s.ENIs), len(w.EC2.ENIs()), s.Waiters)
@@ -107,7 +107,7 @@ func TestCodesOfCreate(t *testing.T) {
 		{create, "NetworkInterfaceLimitExceeded", "", always, aws.ErrQuota, "quota", 1, 1},
 		{create, "IdempotentParameterMismatch", "", 1, aws.ErrTokenUsed, "", 1, 1},
 		{create, "TagPolicyViolation", "The tag 'team' is missing.", always, aws.ErrDenied, "eniTags", 1, 1},
-		// in each subnet
+		// The ADD tries both subnets.
 		{create, "UnauthorizedOperation", "You are not authorized to perform this operation.", always, aws.ErrDenied,
 			"allow ec2:CreateNetworkInterface", 2, 1},
 		{create, "OptInRequired", "", always, aws.ErrDenied, "account", 1, 1},
@@ -138,7 +138,7 @@ func TestCodesOfAttach(t *testing.T) {
 			nil, "", 2, 2},
 		{attach, "InvalidParameterValue", "Instance 'i-1' is not 'running'.", always, aws.ErrNotRunning, "", 1, 1},
 		{attach, "AttachmentLimitExceeded", "", always, aws.ErrInstanceFull, "", 1, 1},
-		{attach, "InvalidNetworkInterfaceID.NotFound", "", 2, nil, "", 3, 2}, // it is young
+		{attach, "InvalidNetworkInterfaceID.NotFound", "", 2, nil, "", 3, 2}, // the ENI is new
 		{attach, "InvalidNetworkInterface.InUse", "", 1, aws.ErrInUse, "", 1, 2},
 		{attach, "IncorrectState", "", 1, nil, "", 2, 2},
 		{attach, "IncorrectInstanceState", "", 1, nil, "", 2, 2},
@@ -163,7 +163,7 @@ func TestCodesOfAttach(t *testing.T) {
 	}
 }
 
-// noneLeaked checks that every ENI is attached, and ends with its instance.
+// noneLeaked checks that every ENI is attached to the node, and that EC2 deletes it with the instance.
 func (w *world) noneLeaked() {
 	w.Helper()
 	for _, e := range w.EC2.ENIs() {
@@ -173,7 +173,8 @@ func (w *world) noneLeaked() {
 	}
 }
 
-// TestCodesOfPrefixes: a subnet without a free /28 gives addresses. If it does not have the whole batch, it gives one.
+// TestCodesOfPrefixes: if the subnet has no free /28, the ENI gets single addresses. If the subnet lacks addresses for
+// the whole batch, the ENI gets one address.
 func TestCodesOfPrefixes(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(0)
@@ -184,7 +185,7 @@ func TestCodesOfPrefixes(t *testing.T) {
 	refusal{"AssignPrivateIpAddresses", "InsufficientAddressCapacity", "", 1, nil, "", 2, 2}.meet(w, 3)
 }
 
-// TestQuota: if the account can have no more ENIs, not every pod asks for one.
+// TestQuota: if the account can have no more ENIs, not every ADD asks EC2 for an ENI.
 func TestQuota(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	refusal{"CreateNetworkInterface", "NetworkInterfaceLimitExceeded", "", 1, aws.ErrQuota, "quota", 1, 1}.meet(w, 0)
@@ -201,7 +202,8 @@ func TestQuota(t *testing.T) {
 	w.mustAcquire(2)
 }
 
-// TestCodesOfCollect: a refusal of EC2 ends a collection, and the next collection continues.
+// TestCodesOfCollect: EC2 refuses a call of a collection. The collection returns the error, or ignores it if the
+// refusal does no harm. The next collection finishes the work.
 func TestCodesOfCollect(t *testing.T) {
 	const detach, remove = "DetachNetworkInterface", "DeleteNetworkInterface"
 	for _, test := range []struct {
@@ -248,7 +250,7 @@ func TestCodesOfCollect(t *testing.T) {
 }
 
 // TestDetachedTwice: the answer to a detachment is lost. EC2 answers the SDK's second attempt with
-// InvalidAttachmentID.NotFound, which is as good as done.
+// InvalidAttachmentID.NotFound, which counts as success.
 func TestDetachedTwice(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(0)

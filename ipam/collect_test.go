@@ -19,15 +19,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestTidiedAgain: the directory is deleted while a collection tidies the node, so the collection looks a second time,
-// and finds nothing to remove. It still reports the removal.
+// TestTidiedAgain: a collection tidies the node, and cannot write the registry, because its directory is deleted. A
+// second look finds nothing to remove, so the collection must remember the removal.
 func TestTidiedAgain(t *testing.T) {
 	nltest.Need(t, "nftables")
 	w := newWorld(t, "m5.large", 20)
 	p := w.pool()
 	rule := nl.Rule{Pref: 512, Mark: 0x2000, Mask: 0x2000, Table: nl.MainTable, Protocol: nl.RouteProtocol}
 	must(t, nl.Wiring{{NS: w.Host, Object: rule}}.Add())
-	// The next file cannot be created, as in a deleted directory.
+	// This link makes the write of the registry fail, as in a deleted directory.
 	must(t, os.Symlink("deleted/file", filepath.Join(w.Dir, "registry.json.old")))
 	var c less.Collecting
 	if err := p.tidyNode(t.Context(), &c); err == nil {
@@ -104,9 +104,9 @@ func TestEndWhileLooking(t *testing.T) {
 	a := w.mustAcquire(1)
 	stop := w.usePod(a)
 	w.Age(time.Hour)
-	w.collect() // nothing else is left to do
+	w.collect() // so that the next collection has nothing else to do
 	dir := t.TempDir()
-	seen, end := filepath.Join(dir, "1"), filepath.Join(dir, "2") // a process that opens one waits for the other end
+	seen, end := filepath.Join(dir, "1"), filepath.Join(dir, "2") // opening a pipe waits for the other end
 	must(t, unix.Mkfifo(seen, 0o600))
 	must(t, unix.Mkfifo(end, 0o600))
 	p := w.pool()
@@ -140,7 +140,7 @@ func TestLooksOfCollection(t *testing.T) {
 		opens, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
 		must(t, err)
 		defer unix.Close(opens)
-		// the kernel joins equal events that follow each other
+		// The kernel joins equal events that follow each other, so the test also watches IN_CLOSE.
 		_, err = unix.InotifyAddWatch(opens, dir, unix.IN_OPEN|unix.IN_CLOSE|unix.IN_ONLYDIR)
 		must(t, err)
 		p := w.pool()
@@ -152,7 +152,7 @@ func TestLooksOfCollection(t *testing.T) {
 		events := make([]byte, 1<<16)
 		n, err := unix.Read(opens, events)
 		must(t, err)
-		return len(w.State().ENIs), n / unix.SizeofInotifyEvent / 2 // they have no names
+		return len(w.State().ENIs), n / unix.SizeofInotifyEvent / 2 // the events have no names
 	}
 	few, once := looks(1)
 	many, often := looks(7)
@@ -161,7 +161,7 @@ func TestLooksOfCollection(t *testing.T) {
 	}
 }
 
-// opened returns when a collection reads the pipe.
+// opened waits until a collection has opened the pipe to read it.
 func opened(t *testing.T, pipe string) {
 	t.Helper()
 	f, err := os.OpenFile(pipe, os.O_WRONLY, 0)

@@ -22,15 +22,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// A shipped is a node for a shipped conflist.
+// A shipped is a node for the tests of one conflist in conflist-examples.
 type shipped struct {
 	*world
 	config     lease.Config
 	namespaces []string // of Kubernetes: one for each pool
 }
 
-// newShipped makes a VPC in which each shipped conflist finds what it needs, and a node. If the node must not create
-// ENIs, it has an ENI from the launch.
+// newShipped makes a VPC that has the subnets for each shipped conflist, and a node. If provision is "none" in this
+// conflist, the node already has an ENI for pods.
 func newShipped(t *testing.T, text []byte) *shipped {
 	t.Helper()
 	w := buildWorld(t, "m5.4xlarge", ec2sim.World(`
@@ -56,7 +56,7 @@ func newShipped(t *testing.T, text []byte) *shipped {
 	return n
 }
 
-// addition is the ADD of a pod in one of the namespaces.
+// An addition is a function that runs the ADD of one pod.
 type addition func(context.Context, *plugin.Request[lease.Config]) (*types100.Result, error)
 
 func (n *shipped) add(name string, add addition) (results []*types100.Result) {
@@ -75,8 +75,8 @@ func (n *shipped) add(name string, add addition) (results []*types100.Result) {
 }
 
 // TestWarmConflists: with each shipped conflist, an ADD that finds a free address asks neither EC2 nor metadata, and
-// executes nothing. The ages of the registry's entries and steps of the clock do not matter. The pod has the same
-// routes as the first one.
+// executes no program. This does not depend on the ages of the entries in the registry, or on steps of the clock. The
+// pod has the same routes as the first pod.
 func TestWarmConflists(t *testing.T) {
 	files, err := filepath.Glob("../conflist-examples/*.conflist")
 	if must(t, err); len(files) < 9 {
@@ -87,7 +87,7 @@ func TestWarmConflists(t *testing.T) {
 	}
 }
 
-// addressing is the part of a conflist that says which addresses pods get.
+// addressing returns the first plugin of a conflist, which says which addresses pods get.
 func addressing(t *testing.T, file string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -130,7 +130,8 @@ func (n *shipped) stayWarm() {
 	}
 }
 
-// sameRoutes checks that pods have the same routes as others.
+// sameRoutes checks that the results in got have the same routes as those in want. There must be a route to the peered
+// VPC exactly if routeToVpcPeers is set.
 func (n *shipped) sameRoutes(when string, want, got []*types100.Result) {
 	n.Helper()
 	for i := range want {

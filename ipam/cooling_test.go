@@ -14,15 +14,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// cooledFor runs a collection with FreeAfter 15 minutes. The addresses of all pools cool for the time wait.
+// cooledFor runs a collection with FreeAfter 15 minutes. The argument wait is reuseIPWait of all pools.
 func (w *world) cooledFor(wait time.Duration) less.Report {
 	w.Helper()
 	return must1(w.pool().Collect(w.Context(), less.Collection{FreeAfter: 15 * time.Minute, Max: -1,
 		ReuseWait: func(string) time.Duration { return wait }}))(w)
 }
 
-// TestCollectCooling checks that a collection releases nothing that cools, although it has been free for FreeAfter. EC2
-// could give a released address to another pod at once.
+// TestCollectCooling checks that a collection releases no address, prefix or ENI while an address of it cools, even
+// after FreeAfter. EC2 could give a released address to another pod at once.
 func TestCollectCooling(t *testing.T) {
 	for name, tt := range map[string]struct {
 		running  int // pods that do not end
@@ -47,8 +47,8 @@ func TestCollectCooling(t *testing.T) {
 	}
 }
 
-// TestCollectWarmCools: seven pods have just ended, and the pool wants three warm addresses. The collection leaves the
-// three addresses that do not cool.
+// TestCollectWarmCools: seven pods have just ended, and the pool wants three warm addresses. The collection keeps the
+// three free addresses that do not cool.
 func TestCollectWarmCools(t *testing.T) {
 	for _, wait := range []time.Duration{time.Minute, time.Hour} {
 		w := newWorld(t, "m5.4xlarge", 24)
@@ -81,8 +81,9 @@ func TestCollectNeverUsed(t *testing.T) {
 	}
 }
 
-// TestCollectPruned: two pods of a pool with IPv6 end. Then an ADD of another pool forgets when their addresses became
-// free, because a /80 has too many of them. The pool's ENI still stays for FreeAfter, and while the addresses cool.
+// TestCollectPruned: two pods of a pool with IPv6 end. Then an ADD of another pool removes their free addresses from
+// the registry, because a /80 has too many addresses. The ENI still stays for FreeAfter, and while the two addresses
+// cool.
 func TestCollectPruned(t *testing.T) {
 	for after, want := range map[time.Duration]int{59 * time.Minute: 0, 61 * time.Minute: 1} {
 		cools := func(string) time.Duration { return time.Hour }

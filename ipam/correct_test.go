@@ -21,10 +21,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// byHand returns a client for changes that the node does not know.
+// byHand returns an EC2 client for changes by an operator, which the registry does not have.
 func (w *world) byHand() *aws.Client { return aws.New(w.cloud) }
 
-// collect runs a collection with FreeAfter one hour. Without arguments, the conflists are not known.
+// collect runs a collection with FreeAfter one hour. Without arguments, the collection does not know the conflists.
 func (w *world) collect(conflists ...lease.Policy) less.Report {
 	w.Helper()
 	c := less.Collection{FreeAfter: time.Hour, Max: -1, Conflists: conflists}
@@ -35,8 +35,8 @@ func (w *world) collect(conflists ...lease.Policy) less.Report {
 	return done
 }
 
-// threePods gives the node an ENI with three running pods, and returns the ENI and their addresses. None of these is
-// new.
+// threePods gives the node an ENI with three running pods, and returns the ENI and the addresses of the pods. The
+// addresses are ten minutes old, so they do not count as new.
 func (w *world) threePods() (eni string, addrs []netip.Addr) {
 	w.Helper()
 	w.policy.Batch = 4
@@ -72,7 +72,8 @@ func TestUnassignedByHand(t *testing.T) {
 	w.consistent()
 }
 
-// TestFreeUnassignedByHand: an operator unassigns a free address, or a prefix.
+// TestFreeUnassignedByHand: an operator unassigns a free address and a free prefix. The next collection removes both
+// from the registry, with one describe.
 func TestFreeUnassignedByHand(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	eni := w.idle()
@@ -106,7 +107,7 @@ func TestPartOfBatchIsGone(t *testing.T) {
 				w.Age(hour)
 			}
 			e := w.EC2.ENIs()[1]
-			defer w.Lie(ec2sim.FreezeENI(eni))() // so that no collection asks EC2 before
+			defer w.Lie(ec2sim.FreezeENI(eni))() // metadata hides the loss, so the collection does not ask EC2 before
 			switch what {
 			case "a prefix":
 				must(t, w.byHand().UnassignPrefixes(t.Context(), eni, e.Prefixes[0]))
@@ -129,7 +130,8 @@ func TestPartOfBatchIsGone(t *testing.T) {
 }
 
 // TestUnassignedByHandComesBack: EC2 gives a new ENI an address that an operator has unassigned from another ENI. The
-// registry still has it there, so the ADD fails, and the next ADD finds out.
+// registry still has the address on the other ENI, so the ADD fails. The next ADD learns the change from EC2, and
+// succeeds.
 func TestUnassignedByHandComesBack(t *testing.T) {
 	w := newWorld(t, "m5.large", 28)
 	const most = 10 // addresses of an ENI, of the eleven in the subnet
@@ -138,7 +140,7 @@ func TestUnassignedByHandComesBack(t *testing.T) {
 		w.mustAcquire(n)
 	}
 	w.Age(hour)
-	w.collect() // looks what was begun: nothing
+	w.collect() // this collection looks for unfinished calls, and finds none
 	e := w.EC2.ENIs()[1]
 	must(t, w.byHand().Unassign(t.Context(), e.ID, e.Addrs[6:]...))
 	w.policy.Batch = 5
@@ -151,8 +153,8 @@ func TestUnassignedByHandComesBack(t *testing.T) {
 	w.noneLeaked()
 }
 
-// TestSilenceIsNoProof: if metadata does not show an ENI or an address, this proves nothing. The same is true of EC2
-// and an address that it has just assigned.
+// TestSilenceIsNoProof: if metadata does not show an ENI or an address, this proves nothing. The same is true if EC2
+// does not show an address that it has just assigned.
 func TestSilenceIsNoProof(t *testing.T) {
 	t.Run("metadata", func(t *testing.T) {
 		w := newWorld(t, "m5.large", 20)
@@ -246,7 +248,8 @@ func TestUsedWithoutLease(t *testing.T) {
 	}
 }
 
-// TestOriginalStray: the original's file has an address that has left its ENI. A collection removes the address.
+// TestOriginalStray: the original plugin's registry has an address that has left its ENI. A collection removes this
+// address.
 func TestOriginalStray(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	_, addrs := w.threePods()

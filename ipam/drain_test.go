@@ -24,7 +24,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// callsAt carries requests to EC2, and calls before and after once at the first request that has all words.
+// callsAt carries requests to EC2. The first request that contains all words is special: the functions in the fields
+// before and after run just before and just after this request.
 type callsAt struct {
 	aws.HTTPClient
 	words         []string
@@ -55,7 +56,7 @@ func (c *callsAt) Do(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// at returns the pool of a process that calls before and after once, around the first request with all words.
+// at returns the pool of a process whose requests to EC2 go through a callsAt with these functions and words.
 func (w *world) at(before, after func(), words ...string) *Pool {
 	p, options := w.pool(), w.cloud
 	options.HTTP = &callsAt{HTTPClient: w.cloud.HTTP, words: words, before: before, after: after}
@@ -63,7 +64,8 @@ func (w *world) at(before, after func(), words ...string) *Pool {
 	return p
 }
 
-// stray is the ENI of a growth that was killed when it had created the ENI.
+// stray creates an ENI and its intent, like a growth that is killed between the creation and the attachment of the ENI.
+// It returns the ID of the ENI.
 func (w *world) stray() (id string) {
 	w.Helper()
 	p := w.pool()
@@ -82,8 +84,8 @@ func (w *world) stray() (id string) {
 
 const detachWord = "Action=DetachNetworkInterface&"
 
-// newDraining returns an ENI with free addresses that a collection must detach: an ENI of ours, or one on request
-// (asked).
+// newDraining returns an ENI without pods, which the next collection will detach. If asked is true, it is an ENI on
+// request, and otherwise an ENI that the node has created. The function add runs an ADD that may use the ENI.
 func (w *world) newDraining(asked bool) (eni string, add func(n int) (string, error)) {
 	w.Helper()
 	ask := ""
@@ -109,7 +111,7 @@ func (w *world) newDraining(asked bool) (eni string, add func(n int) (string, er
 	return id, add
 }
 
-// leaves checks that no pod gets an address of an ENI that EC2 detaches.
+// leaves checks that EC2 is detaching the ENI, and that no pod gets an address of it.
 func (w *world) leaves(eni string, add func(n int) (string, error)) {
 	w.Helper()
 	if e := w.ENI(eni); e.AttachmentStatus != "detaching" {
@@ -122,7 +124,8 @@ func (w *world) leaves(eni string, add func(n int) (string, error)) {
 	}
 }
 
-// inDrainingBubbles calls f with both kinds of ENIs. EC2 takes hours to detach an ENI.
+// inDrainingBubbles calls f twice: for an ENI that the node has created, and for an ENI on request (asked). EC2 takes
+// 24 hours to detach an ENI.
 func inDrainingBubbles(t *testing.T, f func(w *world, asked bool)) {
 	for name, asked := range map[string]bool{"ours": false, "on request": true} {
 		t.Run(name, func(t *testing.T) {
@@ -131,8 +134,8 @@ func inDrainingBubbles(t *testing.T, f func(w *world, asked bool)) {
 	}
 }
 
-// TestDrainKilledGrowth: EC2 throttles the collection that has marked an ENI. Meanwhile a growth detaches the ENI for
-// its slot, and is killed.
+// TestDrainKilledGrowth: a collection has marked an ENI as draining. Before it can detach the ENI, a growth that needs
+// the slot detaches the ENI, and is killed. Then EC2 throttles the collection.
 func TestDrainKilledGrowth(t *testing.T) {
 	inSlowBubble(t, "m5.2xlarge", 24*time.Hour, func(w *world, _ *wires) {
 		eni, add := w.newDraining(false)
@@ -168,7 +171,7 @@ func TestDrainLostAnswer(t *testing.T) {
 }
 
 // TestDrainKilledCollection: EC2 has begun to detach an ENI for a collection that was killed. The next collection
-// cannot read all namespaces, or may not detach it.
+// cannot read all namespaces, or has no permission to detach the ENI.
 func TestDrainKilledCollection(t *testing.T) {
 	for name, hinder := range map[string]func(*world, *Pool){
 		"a namespace cannot be read": func(w *world, p *Pool) {
@@ -188,7 +191,7 @@ func TestDrainKilledCollection(t *testing.T) {
 				}
 				p := w.pool()
 				hinder(w, p)
-				// it may fail, or leave the ENI alone
+				// The collection may fail, or leave the ENI alone.
 				p.Collect(w.Context(), less.Collection{FreeAfter: time.Minute, Max: -1})
 				w.leaves(eni, add)
 			})
@@ -196,8 +199,9 @@ func TestDrainKilledCollection(t *testing.T) {
 	}
 }
 
-// TestDrainNotBegun: EC2 has not begun to detach an ENI, but no process knows this, and the role may not detach ENIs
-// any more. When EC2 has settled, the ENI serves pods again.
+// TestDrainNotBegun: a collection has asked EC2 to detach an ENI, and all answers are lost. EC2 has not begun the
+// detachment, but no process knows this. Then the role loses the permission to detach. After an hour, a collection
+// makes the ENI serve pods again.
 func TestDrainNotBegun(t *testing.T) {
 	inDrainingBubbles(t, func(w *world, asked bool) {
 		eni, add := w.newDraining(asked)
@@ -218,8 +222,9 @@ func TestDrainNotBegun(t *testing.T) {
 	})
 }
 
-// TestDrainLost: the registry is lost, with the mark, while EC2 detaches an ENI. EC2 still shows this, so the ENI
-// serves no pods, also when a growth or a collection compares the registry with EC2.
+// TestDrainLost: while EC2 detaches an ENI, the registry is lost, and with it the mark of the ENI. EC2 still shows the
+// detachment, so the ENI serves no pods. This is also true when a growth or a collection compares the registry with
+// EC2.
 func TestDrainLost(t *testing.T) {
 	for name, pair := range map[string]bool{"no pod runs": false, "a pod runs": true} {
 		t.Run(name, func(t *testing.T) {
@@ -237,7 +242,7 @@ func TestDrainLost(t *testing.T) {
 				w.Lose()
 				w.leaves(eni, add)
 				time.Sleep(time.Hour)
-				// it may say that EC2 has not ended it
+				// The collection may fail, because EC2 has not finished the detachment.
 				w.pool().Collect(w.Context(), less.Collection{FreeAfter: 24 * time.Hour, Max: -1})
 				w.leaves(eni, add)
 				time.Sleep(24 * time.Hour)
@@ -254,8 +259,9 @@ func TestDrainLost(t *testing.T) {
 	}
 }
 
-// TestDrainNoMore: a growth is about to detach an ENI for its slot, and the collection that has marked it removes the
-// mark, because EC2 throttles. Then pods get addresses of the ENI, and no process detaches it.
+// TestDrainNoMore: a growth is about to detach a draining ENI, because it needs the slot. Meanwhile EC2 throttles the
+// collection that has marked the ENI, and this collection removes the mark. Then pods get addresses of the ENI, and no
+// process detaches it.
 func TestDrainNoMore(t *testing.T) {
 	inBubble(t, "m5.2xlarge", func(w *world, _ *wires) {
 		eni, add := w.newDraining(false)

@@ -18,8 +18,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestExclusivePool: each pod that asks for a whole ENI gets its own, and no other pod gets an address of it. When the
-// pod has ended, another such pod gets its ENI. A full instance refuses, and says so.
+// TestExclusivePool: each pod that asks for a whole ENI gets an ENI of its own, and no other pod gets an address of
+// this ENI. When the pod has ended, the next pod that asks for a whole ENI gets this ENI. If the instance is full, the
+// ADD fails with an error that says so.
 func TestExclusivePool(t *testing.T) {
 	w := newCity(t, "m5.large") // three ENIs
 	allow := strings.Replace(allowAll, `"ips": true`, `"ips": true, "exclusive": true`, 1)
@@ -64,8 +65,8 @@ func TestExclusivePool(t *testing.T) {
 	w.consistent()
 }
 
-// TestExclusiveENI: two pods ask for the same ENI, and one or both for the whole ENI. The second is refused, and
-// nothing changes.
+// TestExclusiveENI: two pods ask for the same ENI, and at least one of them asks for the whole ENI. The ADD of the
+// second pod is refused, and changes nothing in EC2.
 func TestExclusiveENI(t *testing.T) {
 	w := newCity(t, "m5.large")
 	allow := strings.Replace(allowAll, `"ips": true`, `"ips": true, "exclusive": true`, 1)
@@ -85,8 +86,8 @@ func TestExclusiveENI(t *testing.T) {
 	}
 }
 
-// TestLinkInPod: only the link of an ENI shows that a pod uses it: it is in the pod. No process releases the ENI,
-// neither one of ours nor one of an operator.
+// TestLinkInPod: an ENI has no lease, but its link is in the namespace of a pod, so the pod uses the ENI. No process
+// deletes or detaches it, whether the node or an operator has created the ENI.
 func TestLinkInPod(t *testing.T) {
 	w := newCity(t, "m5.large")
 	given := w.given(aws.ENISpec{Subnet: "subnet-db"})
@@ -119,8 +120,9 @@ func TestLinkInPod(t *testing.T) {
 	}
 }
 
-// TestExclusiveDetached: an operator detaches the whole ENI of a pod. Its slot is free for another ENI, although the
-// pod has not ended. The ENI's link proves nothing, because it is in the pod, and not on the node.
+// TestExclusiveDetached: an operator detaches the whole ENI of a pod. The slot of this ENI is free for another ENI,
+// although the pod has not ended. The node does not see the detachment by the ENI's link, because this link was in the
+// pod.
 func TestExclusiveDetached(t *testing.T) {
 	w := newCity(t, "m5.large") // three ENIs
 	allow := strings.Replace(allowAll, `"ips": true`, `"ips": true, "exclusive": true`, 1)

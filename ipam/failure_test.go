@@ -21,7 +21,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// refused makes EC2 refuse the calls of a burst. Each ADD must report which permission is missing.
+// refused runs a burst whose calls EC2 refuses, and returns the errors of the ADDs. Each error must report which
+// permission is missing.
 func (n *node) refused(pods int) (failed []types.Error) {
 	n.Helper()
 	n.EC2.Fail("CreateNetworkInterface", "UnauthorizedOperation", -1)
@@ -46,8 +47,8 @@ func TestRefusedForAll(t *testing.T) {
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
 	n.refused(pods)
 	asked := n.EC2.Asked("CreateNetworkInterface")
-	// The first call is for the ADDs that waited when it began, and the second is for all. There are more if ADDs do
-	// not have their turn within two seconds.
+	// The first call serves the ADDs that waited when it began, and the second call serves all others. There are more
+	// calls if some ADDs do not have their turn within two seconds.
 	if asked > pods/6 {
 		t.Errorf("EC2 was asked %d times", asked)
 	}
@@ -57,10 +58,11 @@ func TestRefusedForAll(t *testing.T) {
 	n.add("later")
 }
 
-// TestOverdue: an ADD waits for another ADD until its deadline. Its error says what delays the other.
+// TestOverdue: an ADD waits until its deadline for another ADD, which asks EC2. The error of the waiting ADD says what
+// delays the other ADD.
 func TestOverdue(t *testing.T) {
 	for _, test := range []struct {
-		name, action, code string // how EC2 answers; no code: not at all
+		name, action, code string // code is the error of EC2; empty: EC2 does not answer
 		stuck              func(*registry.State) bool
 		msg, hint          string
 	}{
@@ -110,13 +112,13 @@ func TestOverdue(t *testing.T) {
 	}
 }
 
-// late returns the error of an ADD that has little time.
+// late runs an ADD with a short addTimeout, which must fail, and returns its error.
 func (n *node) late() types.Error {
 	n.Helper()
 	return n.fails(n.cni("ADD", "late", map[string]any{"addTimeout": 5}))
 }
 
-// fails returns the error of a command of the plugin, which must fail.
+// fails runs a command of the plugin, which must fail, and returns its error.
 func (n *node) fails(cmd *exec.Cmd) (e types.Error) {
 	n.Helper()
 	n.start(cmd)
@@ -129,14 +131,14 @@ func (n *node) fails(cmd *exec.Cmd) (e types.Error) {
 	return e
 }
 
-// A mute EC2 does not answer one action.
+// A mute carries requests to EC2, and leaves the requests for one action unanswered.
 type mute struct {
 	mu     sync.Mutex
 	action string
-	seen   int // requests that it has not answered
+	seen   int // requests without an answer
 }
 
-// hush makes EC2 leave an action unanswered from now on.
+// hush makes the mute leave the requests for this action unanswered from now on.
 func (m *mute) hush(action string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -154,7 +156,7 @@ func (m *mute) ignores(body []byte) bool {
 	return true
 }
 
-// ignored counts the requests without an answer.
+// ignored returns the number of requests that have got no answer.
 func (m *mute) ignored() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

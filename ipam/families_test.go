@@ -23,7 +23,7 @@ var (
 	dual = []lease.Family{lease.IPv4, lease.IPv6}
 )
 
-// dualWorld is a node in a VPC with both families, and with these subnets.
+// dualWorld returns a node in a VPC that has both families and these subnets.
 func dualWorld(t *testing.T, instanceType, subnets string) *world {
 	t.Helper()
 	c := ec2sim.World("vpc-1 10.177.0.0/16 2001:db8:77::/56\n" + subnets)
@@ -52,8 +52,8 @@ func TestNodesOwnIPv6(t *testing.T) {
 	}
 }
 
-// TestBootGetsIPv6: the boot ENI serves pods, and had no IPv6 address at the boot. EC2 has assigned the first one
-// later, for pods, and pods keep it.
+// TestBootGetsIPv6: the boot ENI serves pods, and had no IPv6 address at the boot. Its first IPv6 address was assigned
+// later, for a pod. When this pod has ended, other pods can get the address.
 func TestBootGetsIPv6(t *testing.T) {
 	w := dualWorld(t, "t9.xen", bootForPods)
 	w.policy.MinIndex, w.policy.Families = 0, dual[1:]
@@ -65,8 +65,8 @@ func TestBootGetsIPv6(t *testing.T) {
 	}
 }
 
-// TestBootGetsIPv6Lost: the registry is lost while a pod has that address. The address gets a lease again, and then
-// serves the next pod.
+// TestBootGetsIPv6Lost: as in TestBootGetsIPv6, a pod has the first IPv6 address of the boot ENI, and then the registry
+// is lost. The address gets a lease again, and is free after the end of the pod.
 func TestBootGetsIPv6Lost(t *testing.T) {
 	w := dualWorld(t, "t9.xen", bootForPods)
 	w.policy.MinIndex, w.policy.Families = 0, dual[1:]
@@ -88,8 +88,9 @@ func TestBootGetsIPv6Lost(t *testing.T) {
 	}
 }
 
-// TestBootGetsIPv6Unread: the namespace of the pod cannot be read when the registry is rebuilt, so no process knows
-// whether the address is a pod's. Later, the kernel shows it, or the DEL of the pod.
+// TestBootGetsIPv6Unread: as in TestBootGetsIPv6Lost, but the namespace of the pod cannot be read when the registry is
+// rebuilt. So no process knows that a pod has the address. Later, the kernel shows the address in a namespace, or the
+// pod's DEL names it.
 func TestBootGetsIPv6Unread(t *testing.T) {
 	for name, ends := range map[string]bool{"the namespace is read later": false, "the pod ends before": true} {
 		t.Run(name, func(t *testing.T) {
@@ -123,7 +124,7 @@ func TestBootGetsIPv6Unread(t *testing.T) {
 			if !w.State().Free.Has(a) {
 				t.Errorf("%s was a pod's, and no other pod can get it", a)
 			}
-			must(t, w.pool().End(t.Context(), pod(1).Key, a)) // a runtime repeats it
+			must(t, w.pool().End(t.Context(), pod(1).Key, a)) // a runtime repeats the DEL
 			if s := w.State(); !s.Free.Has(a) || s.Leases.Has(a) {
 				t.Errorf("%s after another DEL: free %v, leased %v", a, s.Free.Has(a), s.Leases.Has(a))
 			}
@@ -131,7 +132,8 @@ func TestBootGetsIPv6Unread(t *testing.T) {
 	}
 }
 
-// TestDualStackOldENI: an ENI of the pool is in a subnet without IPv6, because the pool got IPv6 later.
+// TestDualStackOldENI: an ENI of the pool is in a subnet without IPv6, because the pool got IPv6 later. New pods still
+// get addresses.
 func TestDualStackOldENI(t *testing.T) {
 	w := dualWorld(t, "m5.large", `
 		subnet-node 10.177.0.0/24
@@ -148,7 +150,8 @@ func TestDualStackOldENI(t *testing.T) {
 	}
 }
 
-// TestDualStackFullENI: an ENI is full of free IPv4 addresses, and lacks only a /80.
+// TestDualStackFullENI: an ENI has all its IPv4 addresses, which are free, and lacks only a /80. An ADD succeeds
+// without another ENI.
 func TestDualStackFullENI(t *testing.T) {
 	for _, provision := range []lease.Provision{lease.ProvisionAssign, lease.ProvisionFull} {
 		w := newWorld6(t, "m5.large")
@@ -176,7 +179,8 @@ func TestNoPrefixesOnXen(t *testing.T) {
 	}
 }
 
-// TestTypeWithoutIPv6: no ENI of the instance type can have an IPv6 address, so no new ENI can serve pods with one.
+// TestTypeWithoutIPv6: no ENI of the instance type can have an IPv6 address. An ADD that needs an IPv6 address says so
+// in its hint, and changes nothing in EC2.
 func TestTypeWithoutIPv6(t *testing.T) {
 	c := ec2sim.World("vpc-1 10.177.0.0/16 2001:db8:77::/56\n" + bootForPods +
 		"\nsubnet-pod0 10.177.16.0/20 2001:db8:77:2::/64 kubernetes_kubelet=true")
@@ -195,8 +199,9 @@ func TestTypeWithoutIPv6(t *testing.T) {
 	}
 }
 
-// TestBootWithIPv6: a node boots, and pods get the addresses of its launch template at once. The kernel's route to the
-// node's own IPv6 address from DHCPv6 does not count as a route to a pod.
+// TestBootWithIPv6: a node boots with an ENI for pods from its launch template. Pods get addresses of this ENI at once.
+// The node has its own IPv6 address from DHCPv6, and the kernel's route to this address does not count as a route to a
+// pod.
 func TestBootWithIPv6(t *testing.T) {
 	for _, provision := range []lease.Provision{lease.ProvisionFull, lease.ProvisionNone} {
 		w := dualWorld(t, "m5.large", `

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// TestFollowProcess: another node has the address for which a pod asks. The pod's ADD waits as a process, and executes
-// GrowProgram again and again. Meanwhile, EC2 answers another ADD of the node.
+// TestFollowProcess: another node has the address for which a pod asks. The process of the pod's ADD waits, and
+// executes GrowProgram again and again. Meanwhile, another ADD of the node succeeds.
 func TestFollowProcess(t *testing.T) {
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
 	other, err := n.EC2.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-pod",
@@ -24,7 +24,7 @@ func TestFollowProcess(t *testing.T) {
 	eni := other.ENIs()[0].ID
 	n.Operate("AssignPrivateIpAddresses", "NetworkInterfaceId", eni, "PrivateIpAddress.1", "100.113.9.9")
 	n.conf["requests"] = []any{map[string]any{"namespaces": []string{"*"}, "ips": true}}
-	n.add("first") // and the node has an ENI
+	n.add("first") // so that the node has an ENI
 	asks := map[string]any{"runtimeConfig": map[string]any{"io.kubernetes.cri.pod-annotations": map[string]string{
 		nic.Annotation: `[{"ip": "100.113.9.9"}]`}}}
 	waits := n.cni("ADD", "waits", asks)

@@ -21,13 +21,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
-// ofIPv4 and ofIPv6 are nodes whose pods have one family.
+// ofIPv4 and ofIPv6 are setups of nodes whose pods have only IPv4, or only IPv6.
 var (
 	ofIPv4 = setup{families: []lease.Family{lease.IPv4}}
 	ofIPv6 = setup{families: []lease.Family{lease.IPv6}}
 )
 
-// quietPair calls do with two nodes, to which nothing else happens.
+// quietPair calls do with two nodes that have no random events.
 func quietPair(t *testing.T, s setup, do func(p *pair)) {
 	simtest.Credentials(t)
 	k, dir := [2]*kernel{newKernel(t, 4), newKernel(t, 4)}, simtest.Memory(t)
@@ -44,15 +44,15 @@ func quietPair(t *testing.T, s setup, do func(p *pair)) {
 	})
 }
 
-// TestFollowWaits: the ADD on the other node waits for the DEL, however late the DEL comes. It needs few describes, and
-// answers soon after the DEL. Meanwhile an ADD of another pod has its turn.
+// TestFollowWaits: a pod with a chosen address moves to another node. The ADD there waits until the DEL on the old
+// node, makes few describes, and answers soon after the DEL.
 func TestFollowWaits(t *testing.T) {
 	for _, late := range []time.Duration{0, 3 * time.Second, 11 * time.Second} {
 		quietPair(t, ofIPv4, func(p *pair) {
 			a, b := p.nodes[0], p.nodes[1]
-			b.addAny() // the node has an ENI
+			b.addAny() // so that the node has an ENI
 			first := a.addNamed("db-0", p.chosen(0))
-			for _, action := range actions { // docs/fleet.md has what EC2 needs
+			for _, action := range actions { // docs/fleet.md has the times that EC2 needs
 				p.EC2.Delay(action, 300*time.Millisecond)
 			}
 			p.EC2.ResetCalls()
@@ -80,7 +80,8 @@ func TestFollowWaits(t *testing.T) {
 	}
 }
 
-// TestFollowEnded: only EC2's answer shows whether the old instance has ended.
+// TestFollowEnded: the other node gets the address if EC2 says that the old instance is stopped or terminated, and
+// otherwise not.
 func TestFollowEnded(t *testing.T) {
 	for what, tt := range map[string]struct {
 		do   func(f *follower)
@@ -144,7 +145,7 @@ func TestFollowSuspended(t *testing.T) {
 }
 
 // TestReleaseThrottled: EC2 throttles a release, or its repetition after a kill. The node records when it may call this
-// action again. The action of the other family may go on.
+// action again. It may still call the action of the other family.
 func TestReleaseThrottled(t *testing.T) {
 	for _, s := range []setup{ofIPv4, ofIPv6} {
 		for _, killed := range []bool{false, true} {
@@ -174,14 +175,14 @@ func TestReleaseThrottled(t *testing.T) {
 	}
 }
 
-// TestFollowPrefix: a pod chooses an address of a prefix of its node, and gets it there again at once. On another node,
-// the ADD is refused at once, with the reason and what to do.
+// TestFollowPrefix: a pod chooses an address of a prefix of its node. When the pod comes again on this node, it gets
+// the address at once. On another node, the ADD is refused at once, with the reason and a hint.
 func TestFollowPrefix(t *testing.T) {
 	for _, family := range []lease.Family{lease.IPv4, lease.IPv6} {
 		s := setup{families: []lease.Family{family}, prefixes: true}
 		quietPair(t, s, func(p *pair) {
 			a, b := p.nodes[0], p.nodes[1]
-			a.addAny() // it gets the node a prefix
+			a.addAny() // this ADD gets a prefix for the node
 			b.addAny()
 			e := a.attached()[1]
 			ask := slices.Concat(e.Prefixes, e.IPv6Prefixes)[0].Addr().Next().Next()

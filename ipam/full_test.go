@@ -21,8 +21,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// fill gives pods all addresses that so many ENIs can have, and returns the ENIs. The ENIs are not new, and no process
-// has seen their links.
+// fill gives pods all addresses that ENIs can have. The argument enis is the number of these ENIs. fill returns their
+// IDs. The ENIs are then ten minutes old, so they do not count as new.
 func (w *world) fill(enis int) (ids []string) {
 	w.Helper()
 	const each = 10 // m5.large
@@ -37,15 +37,15 @@ func (w *world) fill(enis int) (ids []string) {
 	return ids
 }
 
-// byOperator has an operator detach an ENI.
+// byOperator detaches an ENI as an operator does, and resets the list of calls.
 func (w *world) byOperator(id string) {
 	w.Helper()
 	w.Operate("DetachNetworkInterface", "AttachmentId", w.ENI(id).Attachment)
 	w.EC2.ResetCalls()
 }
 
-// TestFullAndDetached: an operator detaches an ENI of a full instance. Its slot is free for the next ADD at once,
-// although no ADD has waited for its link.
+// TestFullAndDetached: an operator detaches an ENI of a full instance. The slot of this ENI is free for the next ADD at
+// once, although no ADD has waited for the link of the ENI.
 func TestFullAndDetached(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		enis := w.fill(2)
@@ -57,7 +57,8 @@ func TestFullAndDetached(t *testing.T) {
 	})
 }
 
-// TestFullAndDetachedOther: the same for an ENI of others, whose link need not be on the node.
+// TestFullAndDetachedOther: an operator detaches a foreign ENI of a full instance. Its slot is free for the next ADD
+// after a minute, although the link of a foreign ENI need not be on the node.
 func TestFullAndDetachedOther(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		guest := w.attachForeign(map[string]string{book.TagNoManage: "true"})
@@ -77,7 +78,7 @@ func TestFullAndDetachedOther(t *testing.T) {
 }
 
 // TestStrayBesideDetached: a growth was killed before it attached its ENI, and an operator has detached another ENI.
-// The new ENI takes the slot. The registry has no refusal of EC2.
+// The next ADD attaches the ENI of the growth at the free slot. The registry does not say that EC2 has refused an ENI.
 func TestStrayBesideDetached(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		enis := w.fill(2)
@@ -93,8 +94,8 @@ func TestStrayBesideDetached(t *testing.T) {
 	})
 }
 
-// TestRefusalEnds: EC2 refuses another ENI, for a reason that its descriptions do not show. The node makes few calls
-// for some minutes, but tries again as soon as an operator detaches an ENI.
+// TestRefusalEnds: EC2 refuses to attach another ENI, for a reason that describes do not show. For some minutes, the
+// node makes few calls. If an operator detaches an ENI, the node tries again before these minutes end.
 func TestRefusalEnds(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		enis := w.fill(1)
@@ -139,8 +140,8 @@ func TestDeletedThoughHidden(t *testing.T) {
 	})
 }
 
-// TestDetachedByOneDescribe: the link of an ENI is missing for a moment. A describe of all ENIs lacks the ENI, and a
-// describe of this ENI shows it on the instance. The registry keeps it.
+// TestDetachedByOneDescribe: the link of an ENI is missing for a moment. A describe of all ENIs lacks the ENI, but a
+// describe of only this ENI shows it on the instance. The registry keeps the ENI.
 func TestDetachedByOneDescribe(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, wires *wires) {
 		w.mustAcquire(1)
@@ -162,7 +163,8 @@ func TestDetachedByOneDescribe(t *testing.T) {
 	})
 }
 
-// TestPassedOverKeepsCode: the text about an ENI that is passed over does not change the CNI error code of the failure.
+// TestPassedOverKeepsCode: the error of an ADD also names an ENI that the ADD passes over. This text does not change
+// the CNI error code.
 func TestPassedOverKeepsCode(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.mustAcquire(1)
@@ -253,8 +255,8 @@ func TestHintFull(t *testing.T) {
 	})
 }
 
-// TestFullByOthers: an ENI has addresses that the registry does not have, so EC2 refuses as many as the node wants. The
-// pod gets one of those for which there is room.
+// TestFullByOthers: an operator has assigned addresses to an ENI, and the registry does not have them. So EC2 refuses
+// as many addresses as the node wants. The ENI gets fewer addresses, and the pod gets one of them.
 func TestFullByOthers(t *testing.T) {
 	for _, provision := range []lease.Provision{lease.ProvisionAssign, lease.ProvisionFull} {
 		t.Run(string(provision), func(t *testing.T) {
@@ -276,9 +278,9 @@ func TestFullByOthers(t *testing.T) {
 	}
 }
 
-// TestReattachedCools: an operator detaches an ENI whose pod has just ended, and the node loses its registry. A growth
-// attaches the ENI again, perhaps after another process, whose call is lost or whose result is not recorded. The ENI's
-// addresses first cool, so the next pod does not get the address of that pod.
+// TestReattachedCools: an operator detaches an ENI whose pod has just ended, and the node loses its registry. A later
+// ADD attaches the ENI again, perhaps after a request was lost, after a failed ADD, or after a process was killed. The
+// addresses of the ENI cool again, so the next pod does not get the ended pod's address.
 func TestReattachedCools(t *testing.T) {
 	denied := ec2sim.Refused("UnauthorizedOperation") // for the second attempt of the SDK: the ADD fails
 	for name, attempts := range map[string][]ec2sim.Outcome{
@@ -291,9 +293,9 @@ func TestReattachedCools(t *testing.T) {
 				w.end(0)
 				w.byOperator(had.ID)
 				w.Lose()
-				must(w, w.Registry().Mark(known.ReleasedMark)) // so the node may have had pods
+				must(w, w.Registry().Mark(known.ReleasedMark)) // the mark says that the node may have had pods
 				w.EC2.Script("AttachNetworkInterface", attempts...)
-				if name == "killed" { // before it has recorded that the ENI is attached
+				if name == "killed" { // before the process has recorded that the ENI is attached
 					w.Edit(func(s *registry.State) {
 						s.Intents["killed"] = registry.Intent{Action: book.AttachAction, ENI: had.ID, Since: time.Now(),
 							Served: true}

@@ -11,7 +11,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// TestHintOfLast: EC2 refuses more addresses on an ENI, and then another ENI. The hint is about the last refusal.
+// TestHintOfLast: EC2 refuses more addresses for an ENI, and then a new ENI. The hint is about the second refusal.
 func TestHintOfLast(t *testing.T) {
 	for _, first := range []string{"InsufficientFreeAddressesInSubnet", "PrivateIpAddressLimitExceeded"} {
 		w := newWorld(t, "m5.large", 28, 20)

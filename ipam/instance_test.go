@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
-// TestOtherInstance: an image has the registry of another node. Whatever the new instance does first, it changes
-// nothing of the other node in EC2, and keeps the registry's file for people.
+// TestOtherInstance: an instance is launched from an image that has the registry of another node. The first command
+// changes nothing of the other node in EC2. It keeps the old file of the registry under another name.
 func TestOtherInstance(t *testing.T) {
 	for name, do := range map[string]func(w *world, eni string) error{
 		"ADD": func(w *world, _ string) error { _, err := w.acquire(2); return err },
@@ -31,13 +31,13 @@ func TestOtherInstance(t *testing.T) {
 			_, err := w.pool().Fill(w.Context())
 			return err
 		},
-		// it refuses, or not
+		// Remove may succeed or fail.
 		"remove": func(w *world, eni string) error { _ = w.pool().Remove(w.Context(), eni); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, "m5.large", 20)
 			w.mustAcquire(1)
-			if name != "ADD" { // otherwise there is something to release
+			if name != "ADD" { // so that the command has something to release
 				w.end(1)
 				w.Age(24 * time.Hour)
 			}
@@ -68,7 +68,7 @@ func TestOtherInstance(t *testing.T) {
 	}
 }
 
-// TestInstanceAsked: the node asks metadata for the instance once in each boot, and not in each growth.
+// TestInstanceAsked: the node asks metadata which instance it is once after each boot, and not in each growth.
 func TestInstanceAsked(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, wires *wires) {
 		w.mustAcquire(1)

@@ -33,7 +33,7 @@ func TestNoADDSinceBoot(t *testing.T) {
 				w.mustAcquire(n)
 			}
 			w.Lose()
-			// Nothing is released before it has been free for so long since the boot.
+			// A collection releases nothing before FreeAfter has passed since the boot.
 			for _, wait := range []time.Duration{0, hour} {
 				w.Age(wait)
 				c := less.Collection{FreeAfter: time.Minute, Max: -1}
@@ -53,8 +53,8 @@ func TestNoADDSinceBoot(t *testing.T) {
 	}
 }
 
-// TestKeepWithoutEC2: EC2 does not answer, and a collection wants to delete an empty ENI. Pods that come now still get
-// its addresses.
+// TestKeepWithoutEC2: a collection wants to delete an empty ENI, but its describes fail. Pods that come now still get
+// addresses of this ENI.
 func TestKeepWithoutEC2(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.policy.Batch = 4
@@ -84,7 +84,8 @@ func TestKeepWithoutEC2(t *testing.T) {
 	})
 }
 
-// TestKeepsNoMore: the configuration loses skipDeallocation, or its provision "none". The next ADD makes this count.
+// TestKeepsNoMore: the key skipDeallocation is removed from the configuration. From the next ADD on, collections
+// release free addresses and ENIs.
 func TestKeepsNoMore(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Keep = true
@@ -108,8 +109,8 @@ func TestKeepsNoMore(t *testing.T) {
 	w.consistent()
 }
 
-// TestKeepsNoMoreOfRequests: the configuration loses skipDeallocation, and no pod repeats an earlier request. A
-// collection still releases the ENI for this request.
+// TestKeepsNoMoreOfRequests: the key skipDeallocation is removed, and no pod repeats an earlier request. A collection
+// still deletes the ENI that was created for this request.
 func TestKeepsNoMoreOfRequests(t *testing.T) {
 	w := newCity(t, "m5.4xlarge")
 	ask := func(n int, keep, annotation string) {
@@ -127,8 +128,8 @@ func TestKeepsNoMoreOfRequests(t *testing.T) {
 	w.consistent()
 }
 
-// TestKeepsNoMoreAndPassed: the configuration loses skipDeallocation, and gets a higher interfaceIndex, so that an ENI
-// serves no more pods. The ENI keeps nothing.
+// TestKeepsNoMoreAndPassed: the key skipDeallocation is removed, and interfaceIndex is raised, so that the boot ENI
+// serves no more pods. A collection releases all its addresses except the primary address.
 func TestKeepsNoMoreAndPassed(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Keep, w.policy.MinIndex, w.policy.Batch = true, 0, 6
@@ -146,14 +147,14 @@ func TestKeepsNoMoreAndPassed(t *testing.T) {
 	w.consistent()
 }
 
-// TestTagsComeLate: the tags of an ENI count although EC2 could not be asked for them at first.
+// TestTagsComeLate: EC2 fails when the node first asks for the tags of an ENI. Later, the registry gets these tags.
 func TestTagsComeLate(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(1)
 	id := w.EC2.ENIs()[1].ID
 	w.end(1)
 	w.Lose()
-	w.EC2.Fail("DescribeNetworkInterfaces", "InternalError", 2) // the SDK's attempts
+	w.EC2.Fail("DescribeNetworkInterfaces", "InternalError", 2) // both attempts of the SDK
 	if err := w.pool().Learn(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -36,8 +36,8 @@ import (
 // A victim is a command that the tests kill at each of its calls.
 type victim struct {
 	name    string
-	prepare func(*node)           // what there is before
-	command func(*node) *exec.Cmd // about the pod "victim", if it is about one
+	prepare func(*node)           // makes the state that the command finds
+	command func(*node) *exec.Cmd // a command about a pod is about the pod "victim"
 }
 
 func addVictim(n *node) *exec.Cmd { return n.cni("ADD", "victim", nil) }
@@ -52,10 +52,10 @@ var victims = []victim{
 		n.conf["prefixDelegation"] = true
 	}, addVictim},
 	{"ADD new ENI", func(n *node) {
-		n.acquire(0, names("old", 10)...) // all that one has
+		n.acquire(0, names("old", 10)...) // all addresses of one ENI
 	}, addVictim},
 	{"ADD first", func(*node) {}, addVictim},
-	{"ADD passing over", func(n *node) { // the fullest ENI, whose link has vanished
+	{"ADD passing over", func(n *node) { // it passes over the fullest ENI, whose link has vanished
 		n.acquire(0, names("old", 10)...)
 		n.end("old9")
 		n.Age(time.Hour)
@@ -138,7 +138,7 @@ func (n *node) logs() {
 	n.conf["leaseLog"] = map[string]any{"file": n.logFile()}
 }
 
-// logFile is in a directory whose changes the tests also see.
+// logFile returns the path of the lease log, which is in a directory whose changes the tests also see.
 func (n *node) logFile() string { return filepath.Join(n.Dir, "log", "leases.log") }
 
 // logged checks that the lease log agrees with the registry.
@@ -163,7 +163,7 @@ func (n *node) logged() {
 	}
 }
 
-// asks makes all pods ask for their interfaces.
+// asks gives all pods this annotation, and allows the requests in it.
 func (n *node) asks(annotation string) {
 	n.conf["requests"] = []map[string]any{{"namespaces": []string{"*"}, "securityGroups": []string{"sg-2"},
 		"enis": map[string]string{"for": "request"}, "ips": true, "exclusive": true, "max": 2}}
@@ -174,18 +174,19 @@ func (n *node) asks(annotation string) {
 // chosenByPod is an address for which a pod of a StatefulSet asks.
 var chosenByPod = netip.MustParseAddr("100.113.0.77")
 
-// choose adds a pod of a StatefulSet, which asks for its address. Its next ADD asks for the same.
+// choose adds a pod of a StatefulSet, which asks for the address chosenByPod. Pods that come later ask for the same
+// address.
 func (n *node) choose(pod string) {
 	n.Helper()
 	n.asks(fmt.Sprintf(`[{"ip": %q}]`, chosenByPod))
-	n.conf["warm"] = map[string]any{"min": 2} // no collection releases the address as it releases others
+	n.conf["warm"] = map[string]any{"min": 2} // so that no collection releases this address as surplus
 	cmd := n.cni("ADD", pod, nil)
 	cmd.Env = append(cmd.Env, "CNI_ARGS=K8S_POD_NAMESPACE=db;K8S_POD_NAME=db-0")
 	n.run(cmd)
 	n.got(pod, cmd)
 }
 
-// unmarked checks that the DEL of such a pod has left the mark, and removes it.
+// unmarked checks that the DEL of a pod with a chosen address has left the mark lease.Release. It removes the mark.
 func (n *node) unmarked() {
 	n.Helper()
 	must(n, os.Remove(filepath.Join(n.Dir, lease.Release)))
@@ -211,7 +212,7 @@ func (n *node) released() {
 	}
 }
 
-// give creates an ENI for which pods ask.
+// give creates an ENI as an operator does, and makes all pods ask for this whole ENI.
 func (n *node) give() {
 	n.Operate("CreateNetworkInterface", "SubnetId", "subnet-pod",
 		"TagSpecification.1.ResourceType", "network-interface",
@@ -220,11 +221,11 @@ func (n *node) give() {
 	n.asks(fmt.Sprintf(`[{"eni": %q, "exclusive": true}]`, n.given))
 }
 
-// A blow is where a command is killed.
+// A blow is the point at which a command is killed.
 type blow struct {
 	where string // ec2, metadata or file
 	n     int    // at which call, from 1; 0: nowhere
-	after bool   // when that is carried out, and not answered
+	after bool   // kill after the call is carried out, and before its answer
 }
 
 func (b blow) String() string {
@@ -242,7 +243,7 @@ const (
 	idle ending = false // a collection comes first
 )
 
-// endings returns the endings to try: both after a call to EC2, and otherwise one of them in turn.
+// endings returns the endings to try: busy and idle for a call to EC2, and otherwise one of the two, in turn.
 func (b blow) endings() []ending {
 	if b.where == "ec2" {
 		return []ending{busy, idle}
@@ -250,9 +251,9 @@ func (b blow) endings() []ending {
 	return []ending{ending((b.n%2 == 0) != b.after)}
 }
 
-// TestKillEverywhere kills each command at each of its calls to EC2 and to metadata, before the call is carried out and
-// after. It also kills before each change of a file and of a lock. Of many equal changes, it tries some (see every).
-// Afterwards, nothing is lost, leaked, or given twice.
+// TestKillEverywhere kills each command at each of its calls to EC2 and to metadata, before or after the call is
+// carried out. It also kills before each change of a file or a lock. Of many metadata calls or changes, it tries only
+// some (see step). Afterwards, no address is lost or given twice, and no ENI is leaked.
 func TestKillEverywhere(t *testing.T) {
 	nltest.Need(t, "root", "netns")
 	start := time.Now()
@@ -285,7 +286,7 @@ func TestKillEverywhere(t *testing.T) {
 	t.Logf("%d points in %v", total, time.Since(start).Round(time.Second))
 }
 
-// blows are the places where a command is killed.
+// blows runs the command, and returns the points at which the tests kill it.
 func (v victim) blows(t *testing.T) (all []blow) {
 	h := &hand{}
 	n := newNode(t, "m5.large", ec2sim.Config{}, h.via)
@@ -303,8 +304,8 @@ func (v victim) blows(t *testing.T) (all []blow) {
 	return all
 }
 
-// step returns the distance between two kills, in calls or changes. Long commands make the same changes again and
-// again.
+// step returns the distance between two kills, in calls or changes. It is greater than one for long commands, because
+// they make the same calls again and again.
 func step(calls int) int {
 	if calls > 26 {
 		return *trace.Step
@@ -312,12 +313,13 @@ func step(calls int) int {
 	return 1
 }
 
-// A hand stands before the services of a node, and kills the process that calls them.
+// A hand gets all requests of a node to EC2 and metadata. At the request of the blow, it kills the process that has
+// sent the request.
 type hand struct {
 	mu   sync.Mutex
 	blow blow
 	seen map[string]int // since begin
-	kill func()         // returns when the process is no more
+	kill func()         // returns when the process has ended
 }
 
 func (h *hand) via(service string, next http.Handler) http.Handler {
@@ -340,7 +342,7 @@ func (h *hand) via(service string, next http.Handler) http.Handler {
 	})
 }
 
-// begin counts calls from now on, and waits for that of the blow.
+// begin makes the hand count calls from now on, and kill at the call of the blow.
 func (h *hand) begin(b blow) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -380,8 +382,8 @@ func (v victim) hit(n *node, h *hand, b blow) *trace.Trace {
 	return nil
 }
 
-// beset starts a process without privileges. It gives its own lo the addresses of the node's ENIs, and those that EC2
-// will assign next. This must have no effect.
+// beset starts a process without privileges in a namespace of its own. The lo of this namespace gets the addresses of
+// the node's ENIs, and those that EC2 will assign next. These addresses must have no effect on the node.
 func (n *node) beset() {
 	n.Helper()
 	var addrs []netip.Addr
@@ -399,7 +401,7 @@ func (n *node) beset() {
 	}
 }
 
-// strike kills the command on a node of its own, and checks what the runtime and a timer then achieve.
+// strike kills the command on a new node. Then it does what a runtime and a timer do, and checks the node.
 func (v victim) strike(t *testing.T, k kind, b blow, e ending) {
 	h := &hand{}
 	n := newNode(t, "m5.large", ec2sim.Config{}, h.via)
@@ -427,30 +429,30 @@ func (v victim) strike(t *testing.T, k kind, b blow, e ending) {
 	n.State()
 	r := n.runtime()
 	if strings.HasPrefix(v.name, "ADD") || strings.HasPrefix(v.name, "DEL") {
-		r.del("victim") // a runtime has had no answer to either
+		r.del("victim") // the runtime got no answer to the ADD or DEL
 		n.lost("victim")
 	}
 	if v.name == delChosen {
 		n.unmarked()
 	}
 	if v.name == "GC" {
-		n.run(v.command(n)) // comes again
+		n.run(v.command(n)) // the runtime repeats the GC
 	}
 	both := func() {
 		n.cool("victim")
 		r.add("victim")
-		delete(n.conf, "runtimeConfig") // another asks for nothing
+		delete(n.conf, "runtimeConfig") // the pod "another" asks for nothing
 		r.add("another")
 	}
 	switch {
 	case e == busy:
 		both()
 	case v.ends():
-		r.add("between") // it forgets whose addresses were that are not free
+		r.add("between") // this ADD removes the former owners of addresses that are not free
 	}
 	n.Age(time.Hour)
 	r.gc()
-	if n.given != "" { // a killed ADD waits until its deadline: the next collection detaches the ENI
+	if n.given != "" { // a killed ADD is a waiter until its deadline, so a later collection detaches the ENI
 		n.Age(time.Hour)
 		r.gc()
 	}
@@ -467,8 +469,8 @@ func (v victim) strike(t *testing.T, k kind, b blow, e ending) {
 // ends reports whether the command ends the lease of a pod that had chosen its address.
 func (v victim) ends() bool { return v.name == "release" || v.name == delChosen }
 
-// cool calls an ADD of a pod that asks for addresses or an ENI. The ADD may fail because addresses cool. Afterwards,
-// all addresses have cooled.
+// cool runs an ADD of a pod that asks for addresses or an ENI. The ADD may fail because addresses cool. Afterwards, all
+// addresses have cooled.
 func (n *node) cool(pod string) {
 	n.Helper()
 	if n.ns == nil || n.conf["runtimeConfig"] == nil {
@@ -486,8 +488,8 @@ func (n *node) cool(pod string) {
 	n.Age(2 * time.Minute)
 }
 
-// A runtime calls the plugins after a kill, and a timer calls the tool. For ipam alone, both run without processes,
-// which would take most of the time.
+// A runtime has functions for what happens after a kill: a runtime calls ADD and DEL, and a timer runs a collection.
+// For ipam alone, the functions start no processes, which would take most of the time.
 type runtime struct {
 	add, del func(pod string)
 	gc       func()
@@ -516,7 +518,7 @@ func (n *node) runtime() runtime {
 	return runtime{add, del, gc}
 }
 
-// lost records that these pods have ended.
+// lost records that these pods have ended, and removes their namespaces.
 func (n *node) lost(pods ...string) {
 	n.Helper()
 	for _, pod := range pods {
@@ -537,11 +539,11 @@ func (n *node) unlocked() {
 	for _, path := range append(locks, n.Dir) {
 		f, err := os.Open(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // killed before there was a directory
+			continue // the command was killed before it made the directory
 		}
 		must(n, err)
 		how := syscall.LOCK_EX | syscall.LOCK_NB
-		if n.ns != nil { // what a killed process has executed is about to end
+		if n.ns != nil { // programs that a killed process has executed are about to end
 			how = syscall.LOCK_EX
 		}
 		if err := syscall.Flock(int(f.Fd()), how); err != nil {
@@ -569,7 +571,7 @@ func (n *node) intact() {
 		case e.Instance != n.ID:
 			n.Errorf("%s (%s) is %s", e.ID, e.Description, e.Status)
 			continue
-		case e.Index > 0 && e.DeleteOnTermination == (e.ID == n.given): // of our ENIs none may outlive the instance
+		case e.Index > 0 && e.DeleteOnTermination == (e.ID == n.given): // only the given ENI outlives the instance
 			n.Errorf("%s: DeleteOnTermination is %v", e.ID, e.DeleteOnTermination)
 		}
 		attached[e.ID] = e
@@ -629,7 +631,7 @@ func delegated(e ec2sim.ENI, a netip.Addr) bool {
 	return slices.ContainsFunc(e.Prefixes, func(c netip.Prefix) bool { return c.Contains(a) })
 }
 
-// tidy checks that there are no files except the registry, its locks, the marks, and EC2's answer about the subnets.
+// tidy checks that the registry's directory has only the files that commands leave there.
 func (n *node) tidy() {
 	n.Helper()
 	files, err := os.ReadDir(n.Dir)

@@ -52,8 +52,8 @@ func whole(t testing.TB, k kind, via *hand) *node {
 	return n
 }
 
-// call calls the plugins as a runtime does, and returns the error of the first that fails. Each plugin gets the result
-// of the one before it.
+// call executes the plugins of the node with the command verb, as a runtime does. It returns the result, or the error
+// of the first plugin that fails. In an ADD, each plugin gets the result of the plugin before it.
 func (n *node) call(verb, pod string, prev json.RawMessage) (json.RawMessage, *types.Error) {
 	n.Helper()
 	plugins := slices.Clone(n.kind)
@@ -81,7 +81,7 @@ func (n *node) call(verb, pod string, prev json.RawMessage) (json.RawMessage, *t
 	return prev, nil
 }
 
-// gone checks that the pod has no objects of this suite, neither in its namespace nor on the node.
+// gone checks that no link of this suite is left on the node, and no link except lo in the namespace of the pod.
 func (n *node) gone(pod string) {
 	n.Helper()
 	links, err := n.Host.Links()
@@ -106,7 +106,7 @@ type hostility struct {
 	begin func(n *node)
 }
 
-// hostilities are errors of each action that an ADD calls, lost answers, and lies.
+// hostilities returns errors of each action that an ADD calls, lost answers, and metadata that is unavailable.
 func hostilities() (all []hostility) {
 	for action, codes := range map[string][]string{
 		"DescribeInstanceTypes":     {"UnauthorizedOperation"},
@@ -124,22 +124,22 @@ func hostilities() (all []hostility) {
 		all = append(all, hostility{action + " lost and denied", func(n *node) { n.EC2.Script(action, lost...) }})
 	}
 	all = append(all, hostility{"metadata unavailable", func(n *node) {
-		n.conf["addTimeout"] = 20 // it waits to the end of it
+		n.conf["addTimeout"] = 20 // the ADD waits until its deadline
 		n.Lie(ec2sim.Unavailable())
 	}})
 	slices.SortFunc(all, func(a, b hostility) int { return strings.Compare(a.name, b.name) })
 	return all
 }
 
-// heard is what the plugins have answered to the runtime, and which changes they have asked of EC2.
+// A heard has the error that the plugins return to the runtime, and the changing calls that they make to EC2.
 type heard struct {
 	Code          uint
 	Message, Hint string
 	Calls         []string
 }
 
-// TestKinds starts a pod with each kind and each hostility. All kinds answer the same, ask EC2 for the same changes,
-// and leave the node in the same state.
+// TestKinds starts a pod during each hostility, with each kind. All kinds return the same error, and ask EC2 for the
+// same changes. The kind three is tried only if answers are lost.
 func TestKinds(t *testing.T) {
 	nltest.Need(t, "root", "netns", "nftables", "ipvlan")
 	for _, h := range hostilities() {
@@ -163,7 +163,8 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// meets adds a pod during the hostility, deletes it, and adds it again when all is well.
+// meets adds a pod during the hostility, and deletes it. Then the hostility ends, and the node must be intact after a
+// collection.
 func (h hostility) meets(t *testing.T, k kind) (got heard) {
 	n := whole(t, k, &hand{})
 	n.EC2.ResetCalls()
@@ -187,27 +188,27 @@ func (h hostility) meets(t *testing.T, k kind) (got heard) {
 		n.EC2.Fail(action, "InternalError", 0)
 		n.EC2.Script(action)
 	}
-	n.Reboot() // of the metadata service: it lies no more
+	n.Reboot() // the metadata service starts again, and lies no more
 	n.Age(time.Hour)
 	n.run(n.gc())
 	n.intact()
 	return got
 }
 
-// anonymous returns a message without the parts that differ each time.
+// anonymous returns a message without the ID of the request, which differs each time.
 func anonymous(text string) string {
 	before, _, _ := strings.Cut(text, "(request ")
 	return before
 }
 
-// TestKillOne kills the one plugin, and what it executes, at its calls to EC2 and to metadata, before the call is
-// carried out or after (see every). It is TestKillEverywhere for pods that have all that the plugin makes. Tests of the
-// plugin itself kill it at system calls.
+// TestKillOne does what TestKillEverywhere does, for the program with all plugins, and for pods with all objects that
+// it makes. It kills the program at its calls to EC2 and to metadata, before or after the call is carried out. Other
+// tests kill this program at system calls.
 func TestKillOne(t *testing.T) {
 	nltest.Need(t, "root", "netns", "nftables", "ipvlan")
 	for _, v := range victims {
 		if !strings.HasPrefix(v.name, "ADD") || v.name == "ADD warm" {
-			continue // the others ask no service, or are the tool's
+			continue // the others call no service, or are commands of the tool
 		}
 		t.Run(v.name, func(t *testing.T) {
 			h := &hand{}
@@ -218,7 +219,7 @@ func TestKillOne(t *testing.T) {
 				n.run(v.command(n))
 			})
 			for _, service := range []string{"ec2", "metadata"} {
-				step := map[string]int{"ec2": 1, "metadata": 25}[service] // they are many, and alike
+				step := map[string]int{"ec2": 1, "metadata": 25}[service] // the calls to metadata are many, and alike
 				for i := 0; i < h.seen[service]; i += step {
 					for _, after := range []bool{false, true} {
 						if *trace.Step > 1 && after != (i/step%2 == 0) {
@@ -233,7 +234,7 @@ func TestKillOne(t *testing.T) {
 	}
 }
 
-// exec returns a command of a plugin, as a runtime executes it.
+// exec returns a command that executes a plugin as a runtime does.
 func (n *node) exec(plugin, verb, pod string, more map[string]any) *exec.Cmd {
 	n.Helper()
 	conf := maps.Clone(n.conf)

@@ -22,7 +22,7 @@ func TestLeaseLogCost(t *testing.T) {
 	n.acquire(8, "old", "one", "two")
 	count := func(command, pod string) map[string]int {
 		cmd, calls := n.cni(command, pod, nil), map[string]int{}
-		cmd.Env = append(cmd.Env, "GOMAXPROCS=1") // with more, nl may have to open a namespace once more: see nl.Node
+		cmd.Env = append(cmd.Env, "GOMAXPROCS=1") // more threads may open a namespace once more: see nl.Node
 		tr := &trace.Trace{Every: true, Counts: func(c trace.Call) string {
 			name := map[uint64]string{unix.SYS_OPENAT: "open", unix.SYS_FSTAT: "fstat",
 				unix.SYS_NEWFSTATAT: "newfstatat", unix.SYS_WRITE: "write",

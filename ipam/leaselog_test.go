@@ -24,8 +24,8 @@ import (
 	past "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/history"
 )
 
-// TestLeaseLog plays random histories of a node, with all events of the model. Between two events, the test notes which
-// pod has which address. In the end, the lease log must agree about all these times.
+// TestLeaseLog plays random histories of a node. Between two events, the test records which pod has which address. In
+// the end, the lease log must say the same for each of these times.
 func TestLeaseLog(t *testing.T) {
 	n, want := 250, 10000
 	if testing.Short() {
@@ -73,8 +73,8 @@ type logged struct {
 	file    string
 	booted  time.Time
 	boots   int
-	before  int             // so many lines are from before the last boot
-	last    []registry.Line // of the change that was cut
+	before  int             // number of lines from before the last boot
+	last    []registry.Line // the lines of the change at which the log was cut
 	packets []packet
 	tried   map[string]*atomic.Int32
 }
@@ -83,7 +83,7 @@ type logged struct {
 type packet struct {
 	at   time.Time
 	addr netip.Addr
-	pod  string // that had it: its container; empty: no pod
+	pod  string // the container of the pod that had the address; empty: no pod
 }
 
 func (l *logged) play() {
@@ -120,7 +120,7 @@ func (l *logged) play() {
 	l.check()
 }
 
-// event is an event of the model, or of this test.
+// event plays a random event, and sometimes cuts the log.
 func (l *logged) event() {
 	switch n := l.rng.IntN(100); {
 	case n < 4:
@@ -152,7 +152,8 @@ func (l *logged) event() {
 	}
 }
 
-// setClock sets the clock. The lines since the boot have times of the earlier clock.
+// setClock plays a step of the clock. The clock itself stays: the times in the registry and in the lines since the boot
+// move instead.
 func (l *logged) setClock() {
 	path := filepath.Join(l.Dir, "registry.json")
 	text, err := os.ReadFile(path)
@@ -180,7 +181,7 @@ func (l *logged) setClock() {
 	l.heal()
 }
 
-// shiftedLine is a line of the log in which each time is later by d.
+// shiftedLine returns a line of the log with each time later by d.
 func shiftedLine(t testing.TB, line []byte, d time.Duration) []byte {
 	times := regexp.MustCompile(`"\d{4}-\d\d-\d\dT[0-9:.]+Z"`)
 	return times.ReplaceAllFunc(line, func(text []byte) []byte {
@@ -190,7 +191,7 @@ func shiftedLine(t testing.TB, line []byte, d time.Duration) []byte {
 	})
 }
 
-// files are those of the log, the oldest first.
+// files returns the paths of the files of the log, the oldest first.
 func (l *logged) files() (files []string) {
 	for n := 0; ; n++ {
 		name := l.file
@@ -205,7 +206,7 @@ func (l *logged) files() (files []string) {
 	}
 }
 
-// lines are those of the log.
+// lines returns all lines of the log, the oldest first.
 func (l *logged) lines() (lines [][]byte) {
 	for _, file := range l.files() {
 		lines = append(lines, linesOf(l, file)...)
@@ -246,7 +247,8 @@ func (l *logged) cut() {
 	l.tried["cut"].Add(1)
 }
 
-// heal runs a collection before an event after which the registry cannot know which lines are missing.
+// heal runs a collection, so that the log has all lines. This is necessary before an event after which the registry
+// cannot know which lines are missing.
 func (l *logged) heal() {
 	l.confess()
 	if _, err := l.collectNow(less.Collection{FreeAfter: 24 * time.Hour, Max: 1}, fate{}); err != nil {
@@ -274,7 +276,7 @@ func (l *logged) note() {
 		for _, a := range p.addrs {
 			switch {
 			case p.alive && (p.original || p.robbed || p.forgot && !s.Leases.Has(a)):
-				delete(owner, a) // the node cannot know it, or not yet
+				delete(owner, a) // the node cannot know yet, or ever, that the pod has it
 			case p.alive:
 				owner[a] = p.ContainerID
 			}
@@ -287,7 +289,7 @@ func (l *logged) note() {
 	time.Sleep(time.Second)
 }
 
-// check compares the log with the records.
+// check compares the log with the packets that note has recorded.
 func (l *logged) check() {
 	if len(l.files()) == 0 {
 		return

@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// looked are the actions without whose answer an ADD on a new node gets no address.
+// looked has the actions that change nothing, and whose answers an ADD on a new node needs.
 var looked = []string{"DescribeNetworkInterfaces", "DescribeSubnets", "DescribeInstanceTypes"}
 
 const throttling = "RequestLimitExceeded"
@@ -36,8 +36,8 @@ func TestLookWaits(t *testing.T) {
 	}
 }
 
-// TestLookThrottledForEver: an ADD waits until its deadline. Its error says until when the node waits. The next ADD
-// says the same, without a call.
+// TestLookThrottledForEver: EC2 throttles a describe without end. An ADD waits until its deadline, and its error says
+// until when the node waits. The next ADD returns the same error without a call.
 func TestLookThrottledForEver(t *testing.T) {
 	for _, action := range looked {
 		t.Run(action, func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestThrottledIsNotPrepared(t *testing.T) {
 					wantThrottled(w, err, action)
 					cancel()
 				}
-				// One ADD asks again about what a new registry has learnt: two calls.
+				// One ADD asks EC2 again about the entries of a new registry, with two calls.
 				if calls := w.EC2.Calls(); len(calls) > 2 {
 					w.Errorf("%d calls, such as %v", len(calls), calls[2])
 				}
@@ -144,7 +144,8 @@ func TestThrottledModify(t *testing.T) {
 	})
 }
 
-// TestThrottledModifyOfAnEndedAttachment: before the call, an operator detaches the ENI and attaches it again.
+// TestThrottledModifyOfAnEndedAttachment: EC2 throttles the call that sets DeleteOnTermination. Before the node repeats
+// it, an operator detaches the ENI and attaches it again. The node sets DeleteOnTermination of the new attachment.
 func TestThrottledModifyOfAnEndedAttachment(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.EC2.Fail(book.ModifyAction, throttling, -1)
