@@ -13,8 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestPlaces: the ENI with the most leases comes first. An ENI for whose link ADDs wait comes after those with links,
-// and an ENI without a link is not in the list.
+// TestPlaces: the ENI with the most leases comes first. An ENI for whose link ADDs wait comes after those with links.
+// An ENI whose link has vanished or never came is not in the list.
 func TestPlaces(t *testing.T) {
 	r, err := registry.Open(filepath.Join(t.TempDir(), "state"))
 	if err != nil {
@@ -28,7 +28,7 @@ func TestPlaces(t *testing.T) {
 			for i := range 3 {
 				a := netip.AddrFrom4([4]byte{10, 0, byte(index), byte(10 + i)})
 				e.Addrs = append(e.Addrs, a)
-				if i < e.Card { // as many leases as the test says
+				if i < e.Card { // this test uses Card for the number of leases
 					s.Leases.Set(a, registry.Lease{ENI: id})
 				} else {
 					s.Free.Set(a, time.Time{})

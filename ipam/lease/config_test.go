@@ -124,7 +124,7 @@ func FuzzConfigRead(f *testing.F) {
 		`{"SecGroupIDs":[],"connectionTracking":{"udpTimeout":40},"warm":{"min":null},"pools":{"a":{"warm":{"min":1},"secGroupIds":[]},"a":{}},"subnetTags":null,"ipBatchSize":1.0}`)...)
 }
 
-// TestResult: the result has the form of the original's.
+// TestResult: the result has the form of the original plugin's result.
 func TestResult(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	a := Allocation{

@@ -13,7 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestCounts ends commands in all ways, and checks what the registry has counted.
+// TestCounts calls Ended with each outcome of a command, and checks what the registry has counted.
 func TestCounts(t *testing.T) {
 	t.Setenv("CNI_IPVLAN_VPC_STATE_DIR", t.TempDir())
 	ended := Commands().Ended

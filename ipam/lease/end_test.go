@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestNoLongerThere: an ADD frees the addresses that it has just got. An address that has left its ENI meanwhile is not
-// free.
+// TestNoLongerThere: an ADD or a DEL gives back the addresses that the attachment has. An address that has left its ENI
+// meanwhile does not become free.
 func TestNoLongerThere(t *testing.T) {
 	there, gone := netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("10.0.0.6")
 	o := Owner{Key: registry.Key{Network: "net", Attachment: plugin.Attachment{ContainerID: "c1", IfName: "eth0"}}}
@@ -48,8 +48,8 @@ func TestNoLongerThere(t *testing.T) {
 	}
 }
 
-// TestSeenSomewhere: the kernel has shown that an address is in use, but not where. A DEL of the attachment that should
-// have got the address does not end the lease without a key.
+// TestSeenSomewhere: the kernel has shown that an address is in use, but not where, so its lease gets an empty key. A
+// DEL of the attachment for which the address was reserved does not end this lease.
 func TestSeenSomewhere(t *testing.T) {
 	a := netip.MustParseAddr("10.0.0.5")
 	o := Owner{Key: registry.Key{Network: "net", Attachment: plugin.Attachment{ContainerID: "c1", IfName: "eth0"}}}

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestFoundLease finds the pods of addresses without a registry: by the veth pair, or else by the runtime's files. If
-// these name several pods, it finds none.
+// TestFoundLease: without a registry, FoundLease finds the pod of an address by the veth pair, or else by the runtime's
+// files. If the files name several pods, FoundLease returns no pod.
 func TestFoundLease(t *testing.T) {
 	nltest.Need(t, "root")
 	node, _ := nltest.NS(t, "node")
@@ -52,7 +52,7 @@ func TestFoundLease(t *testing.T) {
 	u := Used{owners: &podNames{node: node}}
 	want := map[string]string{"paired": "shop/paired", "kept": "", "both": "shop/both", "torn": "shop/torn",
 		"unknown": "shop/old", "old": "shop/old"}
-	for name, pod := range want { // a runtime that does not keep the namespace makes the address ambiguous
+	for name, pod := range want { // a record without a namespace makes the address ambiguous
 		if got := u.FoundLease(paths[name], netip.MustParseAddr("10.0.1.4")).PodOf(); got != pod {
 			t.Errorf("with a record without a namespace, %s: got %q, want %q", name, got, pod)
 		}

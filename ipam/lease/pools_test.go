@@ -39,7 +39,7 @@ func TestChoosePool(t *testing.T) {
 		{namespace: "payments", want: "payments"},
 		{namespace: "payments-eu", want: "payments"},
 		{namespace: "payments-audit", want: "audit"},
-		{namespace: "payments-audit-eu", want: "audit"}, // the longer beginning
+		{namespace: "payments-audit-eu", want: "audit"}, // the longer pattern wins
 		{namespace: "ingress", want: "public"},
 		{namespace: "edge-1"},
 		{namespace: "edge-1", asked: "public", want: "public"},
@@ -74,7 +74,7 @@ func TestChoosePool(t *testing.T) {
 	}
 }
 
-// TestPoolInherits: a pool has the top-level value of each key that it does not have.
+// TestPoolInherits: a pool has the top-level value of each key that its entry in "pools" lacks.
 func TestPoolInherits(t *testing.T) {
 	c, err := parseConfig(t, poolsConfig)
 	if err != nil {
@@ -118,8 +118,8 @@ func TestPoolMistakes(t *testing.T) {
 	}
 }
 
-// TestPermissionFirst: the text of a request is parsed only if the pod's namespace may ask. Otherwise it costs nothing,
-// and is in no error.
+// TestPermissionFirst: the text of a request is parsed only if the pod's namespace may ask. Otherwise the text costs
+// few allocations, and the error does not contain it.
 func TestPermissionFirst(t *testing.T) {
 	c, err := parseConfig(t, `{"secGroupIds": ["sg-1"], "requests": [{"namespaces": ["db-*"], "ips": true}]}`)
 	if err != nil {
@@ -133,8 +133,8 @@ func TestPermissionFirst(t *testing.T) {
 		})
 		return n, err
 	}
-	// The race detector makes pools drop objects, so this is more than needed, but far from one allocation for each
-	// object.
+	// The race detector makes each sync.Pool drop objects, so this is more than needed otherwise. It is far less than
+	// one allocation for each object of the text.
 	const few = 50
 	const refused = `pod shop/p asks for interfaces, and the key requests does not allow the namespace "shop" to ask`
 	for _, text := range []string{"[{}]", "no JSON", "", `[{"ip": "10.0.0.7"}]`,

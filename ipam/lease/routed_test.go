@@ -90,7 +90,8 @@ func TestDataPath(t *testing.T) {
 	}
 }
 
-// TestRoutedRequests: a routed pod can have one interface, and shares its ENI. Other requests are allowed.
+// TestRoutedRequests: a routed pod can have only one interface, and cannot ask for a whole ENI. Other requests are
+// allowed.
 func TestRoutedRequests(t *testing.T) {
 	const config = `{"secGroupIds": ["sg-1"], "dataPath": "veth", "pools": {
 		"slaves": {"namespaces": ["slaves"], "dataPath": "ipvlan"}}, "requests": [{"namespaces": ["*"],
@@ -130,7 +131,7 @@ func TestRoutedRequests(t *testing.T) {
 	}
 }
 
-// TestRoutedRecall: the recalled result of a routed pod has the form for a routed pod.
+// TestRoutedRecall: the result that Recall returns has the form for a routed pod exactly if dataPath is "veth".
 func TestRoutedRecall(t *testing.T) {
 	own := netip.MustParseAddr("10.0.1.10")
 	s := &registry.State{ENIs: map[string]registry.ENI{"eni-1": {Link: "ens6",

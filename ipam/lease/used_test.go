@@ -26,7 +26,7 @@ func TestUsedUnreadable(t *testing.T) {
 	}{
 		{t.TempDir(), false},
 		{filepath.Join(t.TempDir(), "absent"), false},
-		{file, true}, // it is no directory: any error except absence
+		{file, true}, // a file, so the error is not that of an absent directory
 	} {
 		Shelves = []Shelf{{test.dir, ""}}
 		if got := UsedAddrs(host).Partial; got != test.partial {
