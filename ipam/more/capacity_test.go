@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestFewest compares fewestPods with all ways in which pods of several pools can come to an instance.
+// TestFewest compares fewestPods with a search of all orders in which pods of several pools can start on an instance.
 func TestFewest(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
@@ -30,11 +30,12 @@ func TestFewest(t *testing.T) {
 	}
 }
 
-// played returns after how few pods a pod of a pool may find no address, by trying all ways. A pool takes an ENI for
-// each pod that finds no address. It may also take one while it has fewer free addresses than it keeps ready.
+// played returns the smallest number of pods after which the next pod may find no address. It tries all orders. A pool
+// takes an ENI for each pod that finds no address. A pool may also take an ENI while it has fewer free addresses than
+// its warm addresses.
 func played(pools []share, enis int) int {
 	type state struct{ pods, has [3]int }
-	ready := func(s state) []state { // before and after pools take ENIs for what they keep, in each order
+	ready := func(s state) []state { // s, and each state after pools have taken ENIs for warm addresses
 		var all []state
 		var take func(s state)
 		take = func(s state) {

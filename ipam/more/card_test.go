@@ -19,7 +19,7 @@ func TestSlots(t *testing.T) {
 		name  string
 		cards []int // nil: one card of 4
 		least int
-		taken []Slot // beside the boot ENI's
+		taken []Slot // beside the slot of the boot ENI
 		want  string // card.index ...
 	}{
 		{"one card", nil, 1, nil, "0.1 0.2 0.3"},
@@ -58,10 +58,11 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-// TestSlotsSeen: EC2's description counts for the ENIs that EC2 shows, and the registry for the others.
+// TestSlotsSeen: the slot of an ENI comes from EC2's answer if the answer has this ENI, and otherwise from the
+// registry.
 func TestSlotsSeen(t *testing.T) {
 	s := &registry.State{Instance: registry.Instance{ENIs: 6, Cards: []int{3, 3}}, ENIs: map[string]registry.ENI{
-		"eni-late": {Index: 1}, // metadata had no card yet
+		"eni-late": {Index: 1}, // metadata did not show the card yet
 		"eni-new":  {Index: 2},
 	}}
 	got := slotsOf(s, 1, []aws.ENI{{ID: "eni-boot"}, {ID: "eni-late", Card: 1, Index: 1},

@@ -13,8 +13,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
-// TestThousandNodes: a thousand nodes start at the same time, and see the same free addresses. The subnets of their
-// first ENIs are in proportion to the free addresses, and none is full. Their second ENIs are in other subnets.
+// TestThousandNodes: a thousand nodes start at the same time, and see the same free addresses. Each subnet gets first
+// ENIs in proportion to its free addresses, and no subnet becomes full. The second ENI of a node is in another subnet
+// than its first ENI.
 func TestThousandNodes(t *testing.T) {
 	const nodes = 1000
 	simtest.Credentials(t)
@@ -24,7 +25,7 @@ func TestThousandNodes(t *testing.T) {
 		subnet-1 10.0.64.0/19 pods=yes
 		subnet-2 10.0.96.0/19 pods=yes
 		subnet-3 10.0.128.0/28 pods=yes
-		subnet-4 10.0.160.0/19`)) // the nodes' own
+		subnet-4 10.0.160.0/19`)) // the subnet of the nodes' boot ENIs
 	cloud := aws.New(aws.Options{EC2URL: "http://ec2", HTTP: ec2sim.Direct{Handler: sim}})
 	p := node(t, t.TempDir(), lease.Policy{}, cloud)
 	spec := ENISpec{Tags: map[string]string{"pods": "yes"}}

@@ -23,9 +23,9 @@ func TestGather(t *testing.T) {
 	const ms = time.Millisecond
 	for _, tt := range []struct {
 		name   string
-		age    time.Duration // for which it waits already
-		others int           // others that come,
-		every  time.Duration // one after the other
+		age    time.Duration // how long the process has already waited
+		others int           // number of ADDs that come later
+		every  time.Duration // time between these ADDs
 		enough int
 		want   time.Duration
 	}{
@@ -34,7 +34,7 @@ func TestGather(t *testing.T) {
 		{"nearly alone", 0, 1, 30 * ms, 100, 10 * ms},
 		{"burst", 0, 9, 7 * ms, 100, 9*7*ms + 50*ms},
 		{"burst since the describes", 5 * ms, 4, 3 * ms, 100, 4*3*ms + 50*ms},
-		{"burst of more than a call brings", 0, 99, 7 * ms, 30, 204 * ms}, // it has looked at 10, 57, 106 and 155 ms
+		{"burst of more than a call brings", 0, 99, 7 * ms, 30, 204 * ms}, // checks at 10, 57, 106 and 155 ms
 		{"stream", 0, 999, 7 * ms, 1000, time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -65,7 +65,8 @@ func TestGather(t *testing.T) {
 	}
 }
 
-// TestPause: a burst whose ADDs come slowly has a longer pause, up to a limit.
+// TestPause: if the ADDs of a burst come slowly, the pause before a new ENI is longer, up to a limit. The pause before
+// an assignment of addresses stays the same.
 func TestPause(t *testing.T) {
 	const ms = time.Millisecond
 	for each, want := range map[time.Duration]time.Duration{0: 150 * ms, 10 * ms: 150 * ms, 33 * ms: 264 * ms,
@@ -79,7 +80,7 @@ func TestPause(t *testing.T) {
 	}
 }
 
-// waits makes a pod a waiter of the pool.
+// waits adds the pod n to the waiters in the registry.
 func waits(t *testing.T, p *Node, n int) {
 	t.Helper()
 	must(t, p.Registry.Change(context.Background(), func(s *registry.State) {
@@ -110,7 +111,7 @@ func TestWaitersWhileThrottled(t *testing.T) {
 	})
 }
 
-// node returns a Node for the registry in dir, as a process of its own opens it.
+// node returns a Node that opens the registry in dir, as a new process does.
 func node(t *testing.T, dir string, policy lease.Policy, cloud *aws.Client) *Node {
 	t.Helper()
 	r, err := registry.Open(dir)
