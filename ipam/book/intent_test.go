@@ -48,7 +48,8 @@ func TestEndIntent(t *testing.T) {
 	}
 }
 
-// TestTokenOf: a node may be releasing an address of an ENI, while another call about the ENI is not finished.
+// TestTokenOf: a node may be releasing an address of an ENI while another call about the ENI is not finished. TokenOf
+// returns the token of this other call.
 func TestTokenOf(t *testing.T) {
 	const eni = "eni-1"
 	a := netip.MustParseAddr("10.0.0.5")

@@ -22,12 +22,12 @@ func TestStrange(t *testing.T) {
 	}}
 	for _, test := range []struct{ eni, block, want string }{
 		{"eni-1", "10.0.0.4/32", ""},
-		{"eni-1", "10.0.0.9/32", ""}, // it has it already
+		{"eni-1", "10.0.0.9/32", ""}, // eni-1 already has the address
 		{"eni-1", "10.0.0.254/32", ""},
 		{"eni-1", "10.0.0.48/28", ""},
 		{"eni-1", "2001:db8::4/128", ""},
 		{"eni-1", "2001:db8:0:0:1::/80", ""},
-		{"eni-3", "192.168.0.1/32", ""}, // its subnet is not known
+		{"eni-3", "192.168.0.1/32", ""}, // the subnet of eni-3 is not known
 		{"eni-1", "10.0.1.4/32", "the subnet of this ENI is 10.0.0.0/24"},
 		{"eni-1", "10.0.0.0/16", "the subnet of this ENI is 10.0.0.0/24"},
 		{"eni-1", "2001:db8:1::4/128", "the subnet of this ENI is 2001:db8::/64"},
