@@ -14,7 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestOnOtherENI: the hint about a missing link is only for an ENI without its link.
+// TestOnOtherENI: the error has the hint about a missing link only if the link of the ENI is missing.
 func TestOnOtherENI(t *testing.T) {
 	a := netip.MustParseAddr("10.0.0.5")
 	p := &Node{}
