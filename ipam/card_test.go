@@ -169,8 +169,8 @@ func TestCardsWithEFA(t *testing.T) {
 	}
 }
 
-// TestSlotRefused: EC2 refuses to attach an ENI, because another program has taken the slot, the card does not accept
-// the ENI, or the instance is full. The ADD tries other slots if this can help.
+// TestSlotRefused: EC2 refuses to attach an ENI. For example, another program has taken the slot, the card does not
+// accept the ENI, or the instance is full. The ADD tries other slots if this can help.
 func TestSlotRefused(t *testing.T) {
 	const taken = "Instance 'i-1' already has an interface attached at device index '1'."
 	const beyond = "The specified number '1' for the device index exceeds the maximum number of network interfaces " +

@@ -93,7 +93,7 @@ func TestCodesOfAssign(t *testing.T) {
 	}
 }
 
-// TestCodesOfCreate: EC2 refuses a new ENI.
+// TestCodesOfCreate: EC2 refuses to create an ENI.
 func TestCodesOfCreate(t *testing.T) {
 	const create = "CreateNetworkInterface"
 	for _, r := range []refusal{

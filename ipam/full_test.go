@@ -320,7 +320,7 @@ func TestReattachedCools(t *testing.T) {
 	}
 }
 
-// TestNoneCounts: with "provision" "none", the error does not say that pods use the free addresses of other pools.
+// TestNoneCounts: with "provision" "none", the error does not count the free addresses of other pools as leased.
 func TestNoneCounts(t *testing.T) {
 	w := cards(t, ec2sim.RunInstance{BootIndex: 1, Secondary: 2})
 	w.policy.MinIndex, w.policy.Provision = 0, lease.ProvisionNone

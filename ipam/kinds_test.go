@@ -42,7 +42,7 @@ var (
 
 func (k kind) String() string { return map[int]string{1: k[0], 3: "three plugins"}[len(k)] }
 
-// whole returns a node whose pods have namespaces, and all objects that the plugins make.
+// whole returns a node with the plugins of this kind. Each pod has a namespace, and all objects that the plugins make.
 func whole(t testing.TB, k kind, via *hand) *node {
 	t.Helper()
 	n := newNode(t, "m5.large", ec2sim.Config{}, via.via)

@@ -87,7 +87,8 @@ func TestThrottledWords(t *testing.T) {
 	}
 }
 
-// TestThrottledIsNotPrepared: while EC2 throttles the call that a growth needs, no ADD makes the calls that prepare it.
+// TestThrottledIsNotPrepared: while EC2 throttles the call that a growth needs, no ADD makes the describes before this
+// call.
 func TestThrottledIsNotPrepared(t *testing.T) {
 	for _, action := range []string{"CreateNetworkInterface", "AttachNetworkInterface", "AssignPrivateIpAddresses"} {
 		t.Run(action, func(t *testing.T) {
@@ -118,8 +119,7 @@ func TestThrottledIsNotPrepared(t *testing.T) {
 	}
 }
 
-// TestThrottledModify: while EC2 throttles the call that sets DeleteOnTermination, no growth repeats it again and
-// again.
+// TestThrottledModify: while EC2 throttles the call that sets DeleteOnTermination, a growth does not repeat this call.
 func TestThrottledModify(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.EC2.Fail(book.ModifyAction, throttling, -1)
