@@ -60,7 +60,7 @@ func TestRoutedResult(t *testing.T) {
 	}
 }
 
-// TestDataPath: each pool has its data path, or that of the top-level keys.
+// TestDataPath: each pool has its own data path, or else that of the top-level keys.
 func TestDataPath(t *testing.T) {
 	const base = `{"secGroupIds": ["sg-1"], `
 	for config, want := range map[string][2]bool{
