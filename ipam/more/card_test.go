@@ -13,7 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestSlots: the order in which ENIs take their slots.
+// TestSlots checks the order in which ENIs take their slots.
 func TestSlots(t *testing.T) {
 	for _, test := range []struct {
 		name  string
