@@ -19,20 +19,20 @@ import (
 )
 
 // An adversary is a process without privileges, with a namespace of its own on the node. It gives its own links the
-// addresses and the MAC address of an ENI. The model must hold nevertheless: no lease may begin or stay because of
-// this.
+// addresses and the MAC address of an ENI. The checks of the model must succeed nevertheless: no lease may begin or
+// stay because of the adversary.
 type adversary struct {
 	ns    *nl.NS
 	links *netlink.Handle
 	has   map[nl.Addr]bool
-	rng   *rand.Rand // of its own, so that a seed's history is the one without it
+	rng   *rand.Rand // of its own: the other events of a history are as without an adversary
 }
 
-// adversaryLinks are the links to which it adds addresses: lo, a link of its own, and a link made on that one, with the
-// MAC address of an ENI.
+// adversaryLinks are the links to which the adversary adds addresses: lo, a veth end ens0, and eth0, a slave of ens0
+// with the MAC address of an ENI.
 var adversaryLinks = []string{"lo", "ens0", "eth0"}
 
-// newAdversary makes the adversary's namespace, which processes of the node see like a pod's.
+// newAdversary makes the adversary's namespace, which processes of the node find as they find a pod's.
 func newAdversary(t *testing.T, k *kernel) *adversary {
 	t.Helper()
 	ns, path := nltest.NS(t, "model-adversary")
@@ -48,7 +48,8 @@ func newAdversary(t *testing.T, k *kernel) *adversary {
 	return a
 }
 
-// act changes what the adversary claims of the ENIs of the node.
+// act gives eth0 of the adversary the MAC address of an ENI of the node. It adds some of this ENI's addresses to the
+// adversary's links, or removes them. In 30% of the calls, act does nothing.
 func (a *adversary) act(m *model) {
 	if a.rng.IntN(100) < 30 {
 		return
@@ -71,7 +72,7 @@ func (a *adversary) addrOf(e ec2sim.ENI) netip.Addr {
 	return all[a.rng.IntN(len(all))]
 }
 
-// claim adds an address to a link, or removes it if it is there.
+// claim adds an address to the link dev. If the link already has the address, claim removes the address.
 func (a *adversary) claim(t testing.TB, addr netip.Addr, dev string) {
 	at := nl.Addr{Prefix: netip.PrefixFrom(addr, addr.BitLen()), Dev: dev, NoDAD: addr.Is6()}
 	if a.has[at] {
@@ -83,8 +84,8 @@ func (a *adversary) claim(t testing.TB, addr netip.Addr, dev string) {
 	a.has[at] = true
 }
 
-// setMAC gives a link of the adversary the MAC address of an ENI. The link is no veth, because the ENIs' links are
-// veths here.
+// setMAC gives eth0 of the adversary the MAC address of an ENI. eth0 is a slave and not a veth, because the ENIs' links
+// are veths in these tests.
 func (a *adversary) setMAC(t testing.TB, e ec2sim.ENI) {
 	l, err := a.links.LinkByName("eth0")
 	must(t, err)
@@ -93,7 +94,7 @@ func (a *adversary) setMAC(t testing.TB, e ec2sim.ENI) {
 	must(t, a.links.LinkSetHardwareAddr(l, hw))
 }
 
-// begin begins a history: the adversary claims nothing.
+// begin prepares the adversary for a new history: it removes all addresses that the adversary has.
 func (a *adversary) begin(t testing.TB, seed uint64) {
 	a.rng = rand.New(rand.NewPCG(seed, 3))
 	for at := range a.has {

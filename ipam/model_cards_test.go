@@ -12,8 +12,8 @@ import (
 )
 
 // In some histories, the instance has several network cards, as in card_test.go. A card may have only the slot at index
-// 0, where no process attaches an ENI for pods. The first cards may have ENIs that are only for EFA, which no process
-// changes.
+// 0, where no process attaches an ENI for pods. The instance may be launched with ENIs that are only for EFA, on the
+// first cards. No process changes these ENIs.
 
 // giveCards makes the instance type one with several cards.
 func (m *model) giveCards() {
@@ -46,7 +46,7 @@ func (m *model) spareEFA() {
 	}
 }
 
-// cards returns how many ENIs each card takes.
+// cards returns the number of slots of each card.
 func (m *model) cards() []int {
 	if m.limits.Cards == nil {
 		return []int{m.limits.ENIs}
@@ -89,7 +89,8 @@ func (m *model) lastSlot() (card, index int) {
 	return card, index
 }
 
-// slots counts the free slots of the node for ENIs with addresses. With one card, EC2 also accepts higher indices.
+// slots counts the free slots of the node for ENIs with addresses. With one card, EC2 also accepts indices above the
+// number of ENIs, so only the number counts.
 func (m *model) slots() (n int) {
 	all := m.attached()
 	if m.limits.Cards == nil {
@@ -119,12 +120,13 @@ func (m *model) verifySlots() {
 	}
 }
 
-// verifyKnownSlots checks that the registry has the same slots as EC2, after collections and while pods run.
+// verifyKnownSlots runs collections while pods run. It then checks that the registry has each ENI in the same slot as
+// EC2.
 func (m *model) verifyKnownSlots() {
 	if m.limits.Cards == nil {
 		return
 	}
-	for range 2 { // the first may find that the registry was wrong, and say so
+	for range 2 { // the first collection may find errors in the registry, and report them
 		time.Sleep(10 * time.Minute)
 		_, _ = m.collectNow(less.Collection{FreeAfter: time.Hour, Max: -1}, fate{})
 		m.verify()

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// clockSteps is a step of the node's clock.
+// clockSteps sets the node's clock forward or back, by an hour or a day.
 func (m *model) clockSteps() {
 	if m.depth > 0 && m.keeps || m.damaged || m.locked("grow") && m.locked("collect") {
 		return
@@ -21,7 +21,8 @@ func (m *model) clockSteps() {
 }
 
 // skew makes all times in the registry later by d, as after a step of the node's clock back by d. The clock of a bubble
-// cannot step back. An earlier release, or a person, does not record by which clock the times are.
+// cannot step back. In some cases, skew also removes "booted", as if an earlier release or a person had written the
+// registry. The registry then does not say by which clock its times are.
 func (m *model) skew(d time.Duration) {
 	path := filepath.Join(m.Dir, "registry.json")
 	text, err := os.ReadFile(path)

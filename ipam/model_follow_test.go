@@ -32,10 +32,10 @@ import (
 var follows = flag.Int("follows", 0, "how many random histories of two nodes TestFollow tries; 0: 100")
 
 // TestFollow plays random histories of two nodes with one EC2. Pods of both nodes ask for the same few addresses.
-// Processes are killed, answers are lost, describes lag, and a node loses its way to EC2 while its pods run. Instances
-// are stopped, hibernated, started and terminated. The pods have one family or both, and in some histories, nodes get
-// prefixes. Two running pods never have the same address, and no address leaves its ENI while a pod runs with it. A
-// history comes from its seed, as in TestModel.
+// Processes are killed, answers are lost, EC2's descriptions lag, and a node cannot reach EC2 while its pods run.
+// Instances are stopped, hibernated, started and terminated. The pods have one family or both, and in some histories,
+// nodes get prefixes. Two running pods never have the same address, and no address leaves its ENI while a pod runs with
+// it. A history comes from its seed, as in TestModel.
 func TestFollow(t *testing.T) {
 	n := *follows
 	if n == 0 {
@@ -66,11 +66,11 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// counts say what has happened in all histories.
+// counts has the numbers of some events in all histories.
 type counts struct{ added, ofPrefix, moved, moved6, takenOver atomic.Int32 }
 
-// A setup is the part of the configuration that both nodes share. In a history that begins with a setup, nothing fails
-// by itself.
+// A setup is the part of the configuration that both nodes share. If newPair gets a setup, EC2 and metadata have no
+// delays and no lag.
 type setup struct {
 	families []lease.Family
 	prefixes bool
@@ -94,7 +94,7 @@ type pair struct {
 	EC2   *ec2sim.Sim
 	nodes [2]*follower
 	steps int
-	last  map[netip.Addr]*holder // who has had an address last
+	last  map[netip.Addr]*holder // the last pod that has had an address
 	bad   []string
 	log   []string
 }
@@ -111,7 +111,7 @@ type follower struct {
 	*model
 	pair    *pair
 	machine string // running, stopped or hibernated
-	boots   int    // how often the machine has ended: no process outlives it
+	boots   int    // how often the machine was powered off: its processes end then
 }
 
 const (
@@ -213,7 +213,7 @@ func (p *pair) end() {
 	}
 }
 
-// deeds are the events of a history. Those that are not nested do not happen while a process waits for EC2.
+// deeds are the possible events of a history. An event with a larger weight happens more often.
 var deeds = []struct {
 	weight int
 	do     func(*follower)
@@ -241,7 +241,8 @@ func (p *pair) step() {
 	p.verify()
 }
 
-// meanwhile plays events while a process of the node waits for EC2. If the machine ends, the process ends with it.
+// meanwhile plays events while a process of the node waits for EC2. If an event powers the machine off, the process
+// ends, too.
 func (f *follower) meanwhile() {
 	boots := f.boots
 	for range 1 + f.rng.IntN(3) {
@@ -309,8 +310,9 @@ func (f *follower) idle() bool {
 	return f.machine == machineRuns && !f.locked("grow") && !f.locked("collect")
 }
 
-// chosen returns one of the few addresses for which pods of a StatefulSet ask. EC2 does not assign them by itself, as
-// if they were reserved. With both families, a pod asks for an address of one of them.
+// chosen returns one of the few addresses for which pods of a StatefulSet ask. EC2 assigns these addresses only to
+// callers that name them, as if they were reserved. If the pods have both families, each pod asks for an address of one
+// family.
 func (p *pair) chosen(n int) netip.Addr {
 	if p.families[n%len(p.families)] == lease.IPv6 {
 		return netip.MustParseAddr(fmt.Sprintf("2001:db8:78:1:ffff::%x", 100+n))
@@ -318,7 +320,8 @@ func (p *pair) chosen(n int) netip.Addr {
 	return netip.AddrFrom4([4]byte{100, 78, 15, byte(100 + n)})
 }
 
-// addChosen is the ADD of a pod that asks for an address. A pod of another name may ask for the same.
+// addChosen is the ADD of pod db-0, db-1 or db-2, which asks for its address. In some cases, a pod with another name
+// asks for this address.
 func (f *follower) addChosen() {
 	if f.machine != machineRuns {
 		return
@@ -331,7 +334,7 @@ func (f *follower) addChosen() {
 	f.addNamed(name, f.pair.chosen(n))
 }
 
-// addOfPrefix is the ADD of a pod that asks for an address of a prefix, of this node or of the other.
+// addOfPrefix is the ADD of a pod that asks for an address in a prefix. An ENI of either node has this prefix.
 func (f *follower) addOfPrefix() {
 	var all []netip.Prefix
 	for _, e := range f.EC2.ENIs() {
@@ -346,7 +349,7 @@ func (f *follower) addOfPrefix() {
 	}
 	if p := f.addNamed("web-0", a); p.alive {
 		f.pair.ofPrefix.Add(1)
-		delete(f.pair.last, a) // it does not move
+		delete(f.pair.last, a) // note does not count a move of this address
 	}
 }
 
@@ -355,7 +358,7 @@ func (f *follower) addNamed(name string, a netip.Addr) *modelPod {
 	return p
 }
 
-// tryNamed does what addNamed does, and returns the answer of the ADD.
+// tryNamed does what addNamed does, and also returns the error of the ADD.
 func (f *follower) tryNamed(name string, a netip.Addr) (*modelPod, error) {
 	p := f.newPod()
 	p.Pod.Namespace, p.Pod.Name = "default", name
@@ -384,7 +387,8 @@ func (f *follower) tryNamed(name string, a netip.Addr) (*modelPod, error) {
 	return p, err
 }
 
-// note counts what has happened.
+// note counts a successful ADD with a chosen address. If another instance had the address before, note also counts a
+// move.
 func (f *follower) note(a netip.Addr) {
 	f.pair.added.Add(1)
 	if was := f.pair.last[a]; was != nil && (was.of != f || was.instance != f.ID) {
@@ -426,7 +430,8 @@ func (f *follower) endOne() {
 	}
 }
 
-// endPod is a DEL. In most cases, the unit that the mark starts runs soon.
+// endPod is a DEL. In most cases, cni-release.service runs directly after it: the mark that a DEL leaves starts this
+// unit.
 func (f *follower) endPod(p *modelPod) {
 	f.delete(p)
 	if f.chance(60) {
@@ -444,7 +449,7 @@ func (f *follower) delete(p *modelPod) {
 	f.end(p)
 }
 
-// releaseChosen is what cni-release.service does.
+// releaseChosen does what cni-release.service does.
 func (f *follower) releaseChosen() {
 	if !f.idle() {
 		return
@@ -502,7 +507,7 @@ func (f *follower) skewClock() {
 	}
 }
 
-// cutOrHeal interrupts the node's way to EC2, or repairs it. The pods run on.
+// cutOrHeal interrupts or repairs the node's path to EC2. The pods continue to run.
 func (f *follower) cutOrHeal() {
 	f.cut = !f.cut
 	f.say("no way to EC2: %v", f.cut)
@@ -566,7 +571,7 @@ func (f *follower) terminate() {
 	f.say("launched")
 }
 
-// detachOne: an operator detaches an ENI of the node. Its pods run on, without a network.
+// detachOne: an operator detaches an ENI of the node. The pods that use this ENI continue to run, without a network.
 func (f *follower) detachOne() {
 	all := f.attached()
 	e := all[f.rng.IntN(len(all))]
@@ -614,8 +619,8 @@ func (f *follower) pass() {
 	time.Sleep(pick(f.rng, time.Second, 10*time.Second, 61*time.Second, 10*time.Minute))
 }
 
-// settle ends the history. When nothing fails any more, each address follows its pod from node to node, and the ADD
-// answers within its time.
+// settle ends the history: nothing fails any more. It checks that the address of db-0 follows this pod from node to
+// node, and that each ADD succeeds in time.
 func (p *pair) settle() {
 	p.logf("nothing fails any more")
 	for _, action := range slices.Concat(actions, moves, []string{"DescribeInstances"}) {
@@ -668,7 +673,7 @@ func (p *pair) settle() {
 	}
 }
 
-// quietly calls do, and nothing happens to its processes.
+// quietly calls do. Meanwhile no process is killed or cancelled, and no other process acts.
 func (f *follower) quietly(do func()) {
 	f.calm = true
 	defer func() { f.calm = false }()

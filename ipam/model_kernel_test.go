@@ -23,48 +23,49 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
-// A kernel is a node's namespace and some namespaces for pods. Histories use it one after another, because it takes
-// longer to make a namespace than to play a history.
+// A kernel is a node's namespace and some namespaces for pods. Several histories use the same kernel, one after
+// another, because to make a namespace takes longer than to play a history.
 type kernel struct {
 	host     *nl.NS
 	node     string          // the path of the node's namespace
 	links    *netlink.Handle // of the node
-	dir      string          // where the names of the namespaces in use are
+	dir      string          // the directory with a symlink for each namespace in use
 	netSlots []*netSlot
 
-	carrier   func(netip.Addr) string // the ENI of the node that has an address
+	carrier   func(netip.Addr) string // returns the ENI of the node that has an address
 	adversary *adversary
 
-	mu    sync.Mutex // processes that run at once plug in and look
+	mu    sync.Mutex // for processes that run at once, and call plug and linked
 	cards []*card
 }
 
-// A card is a link of the node for one ENI at a time. Without an ENI, it has another MAC address, and is down: it
-// counts as missing.
+// A card is a link of the node for one ENI at a time. Without an ENI, the link is down and has another MAC address, so
+// processes take the ENI's link for missing.
 type card struct {
 	veth nl.Veth
 	eni  string
 }
 
-// A netSlot is a namespace for one pod at a time, and a veth pair to it. While no pod is wired, the pair is down and
-// not in our group: it counts as missing. To delete it would take longer than a history.
+// A netSlot is a namespace for one pod at a time, and a veth pair to it. While the slot has no wired pod, the pair is
+// down and not in our group, so processes take it for missing. No history deletes the pair, because this would take
+// longer than the history.
 type netSlot struct {
 	ns    *nl.NS
 	path  string
 	veth  nl.Veth
 	table uint32
-	pod   string            // that has it; empty: none
+	pod   string            // the pod that has the namespace; empty: none
 	pair  string            // the attachment that has the pair; empty: none
-	wired bool              // by us; a pod of the original plugin has nothing that bears our marks
+	wired bool              // the pair is in our group; the pair of a pod of the original plugin is not
 	has   map[string]*wired // by attachment
 
-	slaves map[*card]string // the names of its links on the cards' links
+	slaves map[*card]string // the name of the pod's slave on each card's link
 }
 
 // wired is what an attachment has in the kernel.
 type wired struct {
 	nl.Wiring
-	further bool // the pod had another attachment: this one has no pair, and no routes on the node
+	further bool // the pod already had an attachment: this one has no pair, and no routes on the node
 }
 
 // shared is what the plugins install on a node for all pods.
@@ -73,7 +74,8 @@ var shared = []nl.Object{
 	nl.Rule{Pref: 512, Mark: 0x2000, Mask: 0x2000, Table: 254, Protocol: nl.RouteProtocol},
 }
 
-// newKernel makes namespaces for so many pods, and a node that looks only at these.
+// newKernel makes the namespaces of a node and of its pods; the argument pods is the number of the pods' namespaces.
+// The node's processes look at no other namespaces.
 func newKernel(t *testing.T, pods int) *kernel {
 	t.Helper()
 	nltest.Need(t, "root", "netns", "nftables")
@@ -100,12 +102,12 @@ func newKernel(t *testing.T, pods int) *kernel {
 	return k
 }
 
-// of returns the node of a history on this kernel, before its launch.
+// of returns a node on this kernel, without an instance: the history launches the instance later.
 func (k *kernel) of(t testing.TB, dir string) *simtest.Node {
 	return &simtest.Node{TB: t, Host: k.host, Path: k.node, Dir: dir}
 }
 
-// path is where the namespace of a pod is, if it has one.
+// path returns the path of a pod's namespace. While the pod has no namespace, nothing is at this path.
 func (k *kernel) path(pod string) string { return filepath.Join(k.dir, pod) }
 
 func (k *kernel) netSlot(pod string) *netSlot {
@@ -115,7 +117,7 @@ func (k *kernel) netSlot(pod string) *netSlot {
 	return nil
 }
 
-// start makes a namespace for a pod, as the runtime does before an ADD. It returns false if none is left.
+// start makes a namespace for a pod, as the runtime does before an ADD. It returns false if all namespaces are in use.
 func (k *kernel) start(t testing.TB, pod string) bool {
 	s := k.netSlot("")
 	if s == nil {
@@ -126,10 +128,10 @@ func (k *kernel) start(t testing.TB, pod string) bool {
 	return true
 }
 
-// wire does the work of the other plugins: a slave of the ENI's link with the addresses, a veth pair, a rule, routes,
-// and the objects that serve all pods. A pod of the original plugin has none of our marks. Only the ofFirst first
-// addresses belong to the pod's first interface, and get routes on the node. A second attachment gets nothing on the
-// node.
+// wire adds what the other plugins add: a slave of the ENI's link with the addresses, a veth pair, a rule, routes, and
+// the objects that serve all pods. If original is true, these objects do not have our marks. The first addresses are
+// those of the pod's first interface, and get routes on the node; ofFirst is their number. A second attachment gets
+// nothing on the node.
 func (k *kernel) wire(t testing.TB, pod, attachment string, addrs []netip.Addr, ofFirst int, original bool) {
 	s, group, protocol := k.netSlot(pod), nl.OwnGroup, nl.RouteProtocol
 	if original {
@@ -172,8 +174,8 @@ func (k *kernel) wire(t testing.TB, pod, attachment string, addrs []netip.Addr, 
 	}
 }
 
-// slave returns the name of the pod's link on the link of the ENI that has an address. If no ENI has the address any
-// more, the pod gets a useless link on another ENI.
+// slave returns the name of the pod's slave whose master is the link of the ENI with the address. It makes a missing
+// slave. If no ENI has the address any more, the master is another ENI's link, and the slave is useless.
 func (k *kernel) slave(t testing.TB, s *netSlot, a netip.Addr) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -188,7 +190,7 @@ func (k *kernel) slave(t testing.TB, s *netSlot, a netip.Addr) string {
 }
 
 // unwire removes the addresses, routes and rules of one attachment. If the pair is this attachment's, unwire parks the
-// pair. The pod goes on.
+// pair. The pod continues to run.
 func (k *kernel) unwire(t testing.TB, pod, attachment string) {
 	s := k.netSlot(pod)
 	if s == nil || s.has[attachment] == nil {
@@ -228,7 +230,7 @@ func (k *kernel) addrs() map[netip.Addr]string {
 	return all
 }
 
-// linkedTo reports whether the namespace of an attachment has all of these addresses.
+// linkedTo reports whether the attachment has as many addresses in its namespace as addrs has.
 func (k *kernel) linkedTo(pod, attachment string, addrs []netip.Addr) bool {
 	s := k.netSlot(pod)
 	if s == nil || s.has[attachment] == nil {
@@ -263,7 +265,7 @@ func (k *kernel) park(t testing.TB, s *netSlot) {
 	must(t, k.links.LinkSetGroup(l, 0))
 }
 
-// stop ends a pod without a DEL, with its addresses, links, routes and namespace.
+// stop ends a pod without a DEL: it removes the pod's addresses, routes and rules, and frees its namespace.
 func (k *kernel) stop(t testing.TB, pod string) {
 	s := k.netSlot(pod)
 	if s == nil {
@@ -278,7 +280,7 @@ func (k *kernel) stop(t testing.TB, pod string) {
 	}
 }
 
-// lost returns an error that says what running pods have lost of their objects.
+// lost returns an error that names the objects which running pods have lost.
 func (k *kernel) lost() (err error) {
 	running := false
 	for _, s := range k.netSlots {
@@ -324,8 +326,8 @@ func (k *kernel) unplug(t testing.TB, eni string) {
 	}
 }
 
-// slavesGo does what the kernel does when the link of an ENI goes. Its slaves go, with their addresses in the pods. The
-// pairs and the routes to them stay.
+// slavesGo removes those addresses from pods for which of returns true. The kernel removes them when it deletes an
+// ENI's link, because it also deletes the slaves of the link. The pods' pairs, and the routes through them, stay.
 func (k *kernel) slavesGo(t testing.TB, of func(netip.Addr) bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -358,7 +360,7 @@ func (k *kernel) linked(eni string) bool {
 	return slices.ContainsFunc(k.cards, func(c *card) bool { return c.eni == eni })
 }
 
-// clear stops all pods, and removes what serves all pods.
+// clear stops all pods, and removes the shared objects.
 func (k *kernel) clear(t testing.TB) {
 	for _, s := range k.netSlots {
 		if s.pod != "" {
@@ -370,7 +372,7 @@ func (k *kernel) clear(t testing.TB) {
 	}
 }
 
-// end does what clear does, and removes the ENIs.
+// end does what clear does, and removes the links of the ENIs.
 func (k *kernel) end(t testing.TB) {
 	k.clear(t)
 	for _, c := range k.cards {

@@ -18,15 +18,16 @@ import (
 
 // In some histories, a pod has a second attachment, net1, as Multus makes it: another ADD for the same container and
 // namespace, in the same network or another one. Each attachment keeps its own addresses until its own DEL, in any
-// order of the DELs. The node has no pair for net1, and no route to it: only the pod's namespace shows its addresses.
+// order of the DELs. The node has no pair for net1, and no route to net1: only the pod's namespace shows the addresses
+// of net1.
 //
 // A DEL may overtake the ADD of net1. The runtime then does not know this attachment, but the ADD may still succeed. If
-// its lease has ended, the kernel refuses its addresses to other pods, because two slaves of one ENI cannot have the
-// same address.
+// the leases of net1 have ended by then, the kernel refuses the addresses of net1 to other pods: two slaves of one ENI
+// cannot have the same address.
 
 const furtherName = "net1"
 
-// name returns the name of the container, and of a further attachment.
+// name returns the container's ID. For net1, name adds the names of the network and the interface.
 func (p *modelPod) name() string {
 	if p.IfName == furtherName {
 		return p.ContainerID + "/" + p.Network + "/" + p.IfName
@@ -44,8 +45,8 @@ func (m *model) siblings(p *modelPod) (all []*modelPod) {
 	return all
 }
 
-// unlink is what a DEL does in the kernel. The last attachment's namespace ends with it. The namespace may also end
-// earlier, and the other DELs then come without it.
+// unlink does what a DEL does in the kernel. The namespace ends with the DEL of the pod's last attachment. In some
+// cases, the namespace ends earlier, so the DELs of the other attachments find no namespace.
 func (m *model) unlink(p *modelPod) {
 	p.overtaken = false
 	switch others := m.siblings(p); {
@@ -56,7 +57,7 @@ func (m *model) unlink(p *modelPod) {
 	}
 }
 
-// stop ends the namespace of a pod, with all of its attachments.
+// stop ends the namespace of a pod, and with it all attachments of the pod.
 func (m *model) stop(p *modelPod) {
 	for _, o := range m.pods {
 		if o.ContainerID == p.ContainerID {
@@ -67,12 +68,12 @@ func (m *model) stop(p *modelPod) {
 	m.kernel.stop(m, p.ContainerID)
 }
 
-// omits reports whether the list of a GC lacks this attachment, because the runtime does not know Multus.
+// omits chooses whether the list of a GC lacks this attachment, because a runtime knows nothing of Multus.
 func (m *model) omits(p *modelPod) bool {
 	return m.multus && (p.alive || !p.busy) && len(m.siblings(p)) > 0 && m.chance(25)
 }
 
-// further is the ADD of net1 for a running pod, or its repetition.
+// further is the ADD of net1 for a running pod, or a repetition of such an ADD.
 func (m *model) further() {
 	p := m.choose(func(p *modelPod) bool {
 		return !p.alive && p.valid && p.IfName == furtherName && m.kernel.netSlot(p.ContainerID) != nil
@@ -106,7 +107,8 @@ func (m *model) further() {
 	}
 }
 
-// newFurther returns net1 of a pod. If the runtime has deleted it before, it has the same key again.
+// newFurther returns a new attachment net1 of a pod, or nil. It has the same key as an earlier net1 of this pod in this
+// network.
 func (m *model) newFurther(of *modelPod) *modelPod {
 	i := of.policy
 	var others []int
@@ -136,7 +138,7 @@ func (m *model) newFurther(of *modelPod) *modelPod {
 	return p
 }
 
-// askFurther lets net1 ask for its own interface, as Multus passes the request on.
+// askFurther lets net1 ask for an interface, in some cases. The request is in args.cni, where Multus puts it.
 func (m *model) askFurther(p *modelPod) {
 	if m.conf == nil || !m.chance(40) {
 		return
@@ -151,7 +153,7 @@ func (m *model) askFurther(p *modelPod) {
 	m.logf("%s asks for %s", p.name(), text)
 }
 
-// fateOfFurther chooses what happens around an ADD of net1 that asks EC2.
+// fateOfFurther chooses what happens while an ADD of net1 asks EC2.
 func (m *model) fateOfFurther(p *modelPod) fate {
 	f := fate{at: 1 + m.rng.IntN(3), after: m.chance(50)}
 	f.meet = func() {
@@ -175,7 +177,8 @@ func (m *model) overtake(p *modelPod) {
 	m.mustEnd(p)
 }
 
-// beside happens to a pod during its further ADD: the DEL of its first attachment, a GC, or the end of both.
+// beside chooses what happens to a pod during the ADD of net1: the DEL of the first attachment, the end of the pod, or
+// a GC.
 func (m *model) beside(p *modelPod) {
 	first := m.choose(func(o *modelPod) bool { return o.alive && o.ContainerID == p.ContainerID })
 	switch n := m.rng.IntN(3); {
@@ -189,7 +192,8 @@ func (m *model) beside(p *modelPod) {
 	}
 }
 
-// mustEnd is what ipam does in a DEL. A runtime may have no result of the ADD.
+// mustEnd does what ipam does in a DEL. In some cases, the DEL names no addresses, because the runtime has no result of
+// the ADD.
 func (m *model) mustEnd(p *modelPod) {
 	hints := p.addrs
 	if m.multus && m.chance(15) {
@@ -204,8 +208,8 @@ func (m *model) mustEnd(p *modelPod) {
 	m.damaged = false
 }
 
-// link does the work of the plugins after ipam in an ADD. They fail if the pod is gone, or if another namespace has an
-// address.
+// link chooses the result of the plugins that follow ipam in an ADD. They fail if the pod is gone, or if another
+// namespace has one of the addresses. If the leases have ended by then, link adds the pod's objects nevertheless.
 func (m *model) link(p *modelPod, all []lease.Allocation) error {
 	if p.IfName == furtherName && m.chance(15) {
 		m.beside(p)
@@ -213,7 +217,7 @@ func (m *model) link(p *modelPod, all []lease.Allocation) error {
 	if m.kernel.netSlot(p.ContainerID) == nil {
 		m.logf("  the namespace of %s is gone", p.name())
 		p.alive = false
-		if m.chance(50) { // in one process
+		if m.chance(50) { // as when one process runs all plugins
 			m.mustEnd(p)
 		}
 		return errors.New("no namespace")
@@ -227,7 +231,7 @@ func (m *model) link(p *modelPod, all []lease.Allocation) error {
 		return errors.New("in use")
 	}
 	switch {
-	case !p.valid && !m.leased(addrs): // a GC has come, which does not know of it any more
+	case !p.valid && !m.leased(addrs): // a GC whose list lacked the attachment has ended the leases
 	case p.IfName == furtherName && !p.alive && m.chance(8):
 		m.logf("  DEL of %s overtakes the links of its ADD", p.name())
 		p.addrs, p.valid = addrs, false
@@ -235,7 +239,7 @@ func (m *model) link(p *modelPod, all []lease.Allocation) error {
 	default:
 		return nil
 	}
-	p.alive, p.addrs, p.overtaken = false, addrs, true // and in the kernel it is linked nevertheless
+	p.alive, p.addrs, p.overtaken = false, addrs, true // the kernel has the addresses, although their leases have ended
 	m.kernel.wire(m, p.ContainerID, p.Key.String(), addrs, len(all[0].Addrs), false)
 	return nil
 }
@@ -246,7 +250,8 @@ func (m *model) leased(addrs []netip.Addr) bool {
 	return err != nil || !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !s.Leases.Has(a) })
 }
 
-// inUse reports whether the kernel refuses an address to a pod. It records this as [lease.NotesUse] does.
+// inUse reports whether the kernel refuses an address to a pod. It records such an address in the registry, as
+// [lease.NotesUse] does.
 func (m *model) inUse(p *modelPod, addrs []netip.Addr) bool {
 	linked := m.kernel.addrs()
 	taken := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool {
@@ -272,7 +277,7 @@ func (m *model) inUse(p *modelPod, addrs []netip.Addr) bool {
 	return true
 }
 
-// verifySeen checks that after a collection, each address in a namespace has a lease.
+// verifySeen checks, after a collection, that each address in a namespace or in a host route has a lease.
 func (m *model) verifySeen() {
 	s, err := m.view()
 	if err != nil {

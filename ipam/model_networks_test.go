@@ -19,23 +19,24 @@ import (
 )
 
 // In some histories, the node has two networks, with a conflist each, and an operator changes the conflists while pods
-// run. The networks share a pool or have pools of their own. A pod keeps what it has, whatever its conflist says later.
-// In the end, collections release what no conflist wants to keep, and nothing else. Multus may make the second network,
-// which is then in no conflist file, so that nothing is kept for it.
+// run. The networks share a pool or have pools of their own. A pod keeps its addresses, whatever its conflist says
+// later. In the end, collections release the addresses that no conflist wants to keep, and nothing else. Multus may
+// define the second network. It is then in no conflist file, so that nothing is kept for it.
 //
-// The second network may allow fewer changes in EC2 than the first. Collections then leave to ADDs what they may not
-// do. If no ADD asks EC2 before an intent ends, an unfinished ENI is left for eni-gc. After a boot, a network that may
-// change nothing cannot know what the other network has released. So such a node does not boot.
+// The second network may allow fewer changes in EC2 than the first. A collection that may not make a change leaves it
+// to an ADD of the first network. If no ADD asks EC2 before an intent ends, an unfinished ENI is left for eni-gc. After
+// a boot, a network that may change nothing cannot know what the other network has released. So a node with such a
+// network does not boot in these histories.
 
-// A network is what one conflist says about one pool.
+// A network has the state of one policy: of one pool in one conflist.
 type network struct {
 	name    string
-	removed bool // an operator has removed it from the conflist, or the conflist
+	removed bool // an operator has removed the pool from the conflist, or the conflist
 	changed bool // an operator has changed or removed it once
 	hidden  bool // no conflist of the node has it
 }
 
-// networks makes conflists change, and may add a second network.
+// networks lets an operator change the conflists in this history, and may add a second network.
 func (m *model) networks() {
 	m.changes = true
 	if m.chance(40) {
@@ -56,7 +57,7 @@ func (m *model) networks() {
 			p.Families = m.families()
 		}
 		if p.Provision = provision; provision == lease.ProvisionNone {
-			p.Keep, p.Warm = true, registry.Warm{} // as the plugin's validation has it
+			p.Keep, p.Warm = true, registry.Warm{} // the plugin's validation requires this
 		}
 		m.policies, m.nets = append(m.policies, p), append(m.nets, network{name: "net2", hidden: hidden})
 		m.logf("%s", m.conflist(len(m.policies)-1))
@@ -67,7 +68,7 @@ func (m *model) families() []lease.Family {
 	return pick(m.rng, []lease.Family{lease.IPv4}, []lease.Family{lease.IPv4, lease.IPv6}, []lease.Family{lease.IPv6})
 }
 
-// conflist describes one of the policies.
+// conflist describes the policy with index i, for the log.
 func (m *model) conflist(i int) string {
 	p := m.policies[i]
 	return fmt.Sprintf("%s pool %q: %v prefixes %v batch %d warm %v keep %v index %d hidden %v provision %s",
@@ -75,7 +76,7 @@ func (m *model) conflist(i int) string {
 		p.Provision)
 }
 
-// conflists returns the policies that the conflists have now.
+// conflists returns the policies that the node's conflists contain now.
 func (m *model) conflists() (all []lease.Policy) {
 	for _, i := range m.configured() {
 		all = append(all, m.policies[i])
@@ -83,7 +84,7 @@ func (m *model) conflists() (all []lease.Policy) {
 	return all
 }
 
-// configured returns the indices of the policies that the conflists have now.
+// configured returns the indices of the policies that the node's conflists contain now.
 func (m *model) configured() (all []int) {
 	for i := range m.policies {
 		if n := m.nets[i]; !n.removed && !n.hidden {
@@ -125,7 +126,7 @@ func (m *model) reconfigure() {
 	m.logf("%s configuration: %s, removed %v", m.clock(), m.conflist(i), n.removed)
 }
 
-// allow allows all networks all changes from now on, if one may change less than another.
+// allow lets all networks make all changes in EC2 from now on, if one network could make fewer changes than another.
 func (m *model) allow() {
 	for i := range m.policies {
 		if p := &m.policies[i]; m.mixed {
@@ -180,9 +181,9 @@ func (m *model) verifyKept(c ec2sim.Call) {
 	}
 }
 
-// verifyWarm checks that a collection has left ready what the conflists want, in the pools from which it has taken
-// addresses. The argument before is the registry before the collection. An ENI that serves no network any more has
-// nothing ready. Chosen addresses are released in any case.
+// verifyWarm checks each pool from which a collection has released addresses: the pool still has as many addresses
+// ready as its conflist wants. The argument before is the registry before the collection. The check ignores chosen
+// addresses and the addresses of ENIs that serve no network any more: a collection always releases these.
 func (m *model) verifyWarm(before *registry.State, done less.Report) {
 	s, err := m.view()
 	if err != nil {

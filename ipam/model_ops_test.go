@@ -21,7 +21,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// writes are the actions that change something.
+// writes are the actions that change something in EC2.
 var writes = []string{
 	"AssignPrivateIpAddresses", "UnassignPrivateIpAddresses", "AssignIpv6Addresses", "CreateNetworkInterface",
 	"AttachNetworkInterface",
@@ -47,7 +47,7 @@ var codes = []string{
 // An act is an event of a history.
 type act struct {
 	weight int
-	nested bool // also while a process waits for EC2
+	nested bool // the event also happens while a process waits for EC2
 	do     func(*model)
 }
 
@@ -71,7 +71,7 @@ func init() {
 	}
 }
 
-// step plays one act, while depth processes wait.
+// step plays one act. The argument depth is the number of processes that wait for EC2 meanwhile.
 func (m *model) step(depth int) {
 	total, possible := 0, acts
 	if m.multus {
@@ -123,8 +123,8 @@ func (m *model) fate() fate {
 	return f
 }
 
-// locked reports whether a process that waits for EC2 has the lock. No other process must wait for the lock then,
-// because the time of the bubble stands still while a goroutine waits in the kernel.
+// locked reports whether a process that waits for EC2 has the lock. If so, the history starts no process that would
+// wait for the lock: the bubble's time stands still while a goroutine waits in the kernel.
 func (m *model) locked(name string) bool {
 	f, err := os.OpenFile(filepath.Join(m.Dir, name+".lock"), os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -146,8 +146,8 @@ func (m *model) newPod() *modelPod {
 	return p
 }
 
-// add is an ADD of a new pod. While another process asks EC2, a real ADD would wait for its answer. This one gives up
-// before that wait.
+// add is an ADD of a new pod. While another process asks EC2, a real ADD would wait for its answer. The model's ADD
+// gives up instead.
 func (m *model) add() {
 	p := m.newPod()
 	if !m.kernel.start(m, p.ContainerID) {
@@ -206,8 +206,8 @@ func (m *model) acquire(p *modelPod) error {
 	return err
 }
 
-// obtain is a whole ADD. It waits for the link of its ENI here, and not in the kernel, where the time of a bubble would
-// stand still.
+// obtain gets an address as an ADD does. It waits for the link of the address's ENI in appears, and not in the kernel:
+// the bubble's time would stand still there.
 func (m *model) obtain(
 	ctx context.Context, pool *Pool, o lease.Owner, take func(context.Context, lease.Owner) (lease.Allocation, error),
 ) (lease.Allocation, error) {
@@ -248,7 +248,8 @@ func (m *model) appears(ctx context.Context, pool *Pool, id string) bool {
 	return true
 }
 
-// answered records what an ADD has answered, for each interface.
+// answered checks and records the addresses of a successful ADD. The argument all has one allocation for each interface
+// of the pod.
 func (m *model) answered(p *modelPod, all ...lease.Allocation) {
 	var addrs []netip.Addr
 	excused := false
@@ -264,7 +265,7 @@ func (m *model) answered(p *modelPod, all ...lease.Allocation) {
 		addrs = append(addrs, got.Addrs...)
 		excused = excused || slices.ContainsFunc(got.Addrs, func(a netip.Addr) bool { return m.excused(got.ID, a) })
 	}
-	linked := m.kernel.addrs() // what an operator has detached takes the addresses from the pods
+	linked := m.kernel.addrs() // without the addresses that pods have lost because an operator has detached their ENI
 	for i, a := range addrs {
 		if slices.Contains(addrs[:i], a) {
 			m.wrong("%s has %s on two interfaces", p.name(), a)
@@ -286,7 +287,7 @@ func (m *model) answered(p *modelPod, all ...lease.Allocation) {
 	}
 }
 
-// choose returns one of the pods for which so returns true.
+// choose returns one of the pods for which so returns true and no ADD is under way, or nil.
 func (m *model) choose(so func(*modelPod) bool) *modelPod {
 	var those []*modelPod
 	for _, p := range m.pods {
@@ -313,7 +314,7 @@ func (m *model) del() {
 	}
 }
 
-// delAgain is the DEL of a pod that is gone, with the result of its ADD.
+// delAgain repeats the DEL of a pod that is gone, with the result of its ADD.
 func (m *model) delAgain() {
 	if p := m.choose(func(p *modelPod) bool { return !p.valid }); p != nil {
 		m.end(p)
@@ -374,7 +375,7 @@ func (m *model) collect() {
 	}
 	c := less.Collection{FreeAfter: pick(m.rng, 0, time.Minute, time.Hour), Max: pick(m.rng, -1, -1, 1, 3)}
 	if m.locked("grow") {
-		c.FreeAfter = never // else it would wait when it has something to unassign
+		c.FreeAfter = never // otherwise a collection that releases addresses would wait for the lock
 	}
 	m.collectNow(c, m.fate())
 }
@@ -505,7 +506,7 @@ func (m *model) reboot() {
 func (m *model) fail() {
 	action, code, n := pick(m.rng, actions...), pick(m.rng, codes...), pick(m.rng, 1, 1, 2, 5)
 	if m.denied != nil && (slices.Contains(m.denied, action) || code == "UnauthorizedOperation") {
-		return // what is allowed stays so, and the rest refused
+		return // the permissions of the role must not change
 	}
 	m.logf("%s %d %s will answer %s", m.clock(), n, action, code)
 	m.EC2.Fail(action, code, n)

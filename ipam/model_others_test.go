@@ -21,11 +21,12 @@ import (
 //
 // The node must not change what others own: an ENI on another instance, and an ENI that its owner has tagged no_manage.
 //
-// The node cannot know what others take before it looks. Until then, a pod may get an address that is gone. But after a
-// collection that began at least two minutes later, and that EC2 and metadata answered well, no pod may get it.
+// The node cannot know what others take before it looks. Until then, a pod may get an address that is gone. A
+// collection notices the loss if it begins at least two minutes later, and EC2 and metadata answer it correctly. After
+// it, no pod may get the address.
 const noticed = 2 * time.Minute // longer than EC2 lags behind itself, and the metadata behind EC2
 
-// others are there from the beginning.
+// others launches the second node in some histories, and makes ENIs that the node under test must not change.
 func (m *model) others() {
 	if !m.chance(60) {
 		return
@@ -36,7 +37,7 @@ func (m *model) others() {
 	attached := m.make(second.ID, "true", 1)
 	card, index, _ := m.freeSlot(second)
 	m.attach(attached, second.ID, card, index)
-	m.make(second.ID, "true", 1) // it has been begun there, and is not attached yet
+	m.make(second.ID, "true", 1) // the second node has created this ENI, and has not attached it yet
 	if m.limits.ENIs > 2 && m.chance(40) && (m.limits.Cards == nil || m.slots() > 1) {
 		guest := m.make("", "", 1, "node.k8s.amazonaws.com/no_manage", "true")
 		card, index := m.lastSlot()
@@ -52,8 +53,8 @@ func (m *model) others() {
 	m.logf("theirs are %v, the guest is %q", slices.Sorted(maps.Keys(m.theirs)), m.guest)
 }
 
-// make makes an ENI with so many secondary addresses and these tags, as our plugin on the instance does. Without an
-// instance, it does so as a person.
+// make creates an ENI with these tags; secondary is the number of its secondary addresses. With an instance, the ENI is
+// like one that our plugin on this instance has created. Without an instance, it is like one that a person has created.
 func (m *model) make(instance, managed string, secondary int, tags ...string) (id string) {
 	params := []string{"SubnetId", "subnet-node", "SecondaryPrivateIpAddressCount", fmt.Sprint(secondary)}
 	if instance != "" {
@@ -178,8 +179,9 @@ func (m *model) excused(eni string, a netip.Addr) bool {
 	return one || all || slices.ContainsFunc(m.lost, func(t taken) bool { return t.cidr.Contains(a) })
 }
 
-// notice records that a collection that began then has found out what is gone. It finds out nothing about the addresses
-// of an ENI that has just grown, because EC2 may not show its new addresses yet.
+// notice forgets the losses that a collection must have noticed; began is the time when the collection began. A
+// collection does not notice that an ENI that has just grown has lost an address, because EC2 may not show all
+// addresses of this ENI yet.
 func (m *model) notice(began time.Time) {
 	s, err := m.view()
 	must(m, err)

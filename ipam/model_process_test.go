@@ -23,14 +23,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// A process is one run of the plugin or of the tool. It reaches EC2 and metadata without a socket. At each of its calls
-// to EC2, something may happen to it.
+// A process is one run of the plugin or of the tool. It reaches EC2 and metadata without a socket. At one of its calls
+// to EC2, its fate may happen to it.
 type process struct {
 	*model
 	cancel context.CancelFunc
 	fate   fate
 
-	mu    sync.Mutex // a growth asks several questions at once
+	mu    sync.Mutex // a growth makes several calls at once
 	calls int        // to EC2, so far
 	ended string     // how it was ended, if it was
 }
@@ -38,7 +38,7 @@ type process struct {
 // A fate is what happens to a process at one of its calls to EC2.
 type fate struct {
 	at    int    // the call, counted from 1; 0: nothing happens
-	after bool   // EC2 has done its work by then, and the answer is not read
+	after bool   // it happens when EC2 has carried out the call; false: before the call
 	end   string // "killed", "cancelled" or empty
 	meet  func() // what other processes do meanwhile
 }
@@ -57,7 +57,7 @@ func (f fate) String() string {
 	return fmt.Sprintf(" (%s %s call %d)", f.end, when, f.at)
 }
 
-// run runs f as a process, until it ends or is ended.
+// run calls do as a process with the fate f, until the process ends or is killed.
 func (m *model) run(
 	policy lease.Policy, f fate, timeout time.Duration, do func(context.Context, *Pool) error,
 ) (err error) {
@@ -92,10 +92,11 @@ func (p *process) pool(policy lease.Policy) *Pool {
 	return New(lease.Pool{Registry: r, Host: host, Policy: policy, Shelves: []lease.Shelf{{Dir: p.kernel.dir}}}, cloud)
 }
 
-// Do answers a request, unless something happens to the process before.
+// Do passes a request to metadata or EC2. If this is the call of the process's fate, the fate happens before or after
+// it.
 func (p *process) Do(r *http.Request) (*http.Response, error) {
 	if r.URL.Host == "imds" {
-		const patience = 500 * time.Millisecond // less than that of aws.directHTTP
+		const patience = 500 * time.Millisecond // less than aws.directHTTP waits
 		ctx, cancel := context.WithTimeout(r.Context(), patience)
 		defer cancel()
 		return ec2sim.Direct{Handler: p.Instance.Metadata()}.Do(r.WithContext(ctx))
@@ -113,7 +114,7 @@ func (p *process) Do(r *http.Request) (*http.Response, error) {
 		}
 	}
 	if err := r.Context().Err(); err != nil {
-		return nil, err // others have taken all of its time
+		return nil, err // other processes have acted until its time was over
 	}
 	if p.cut {
 		return nil, errors.New("no route to host")

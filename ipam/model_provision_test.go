@@ -42,7 +42,7 @@ type command struct {
 // A sighting is the time when something about an ENI was known. The node may have lost this knowledge since.
 type sighting struct {
 	when   time.Time
-	losses int // of the registry by then
+	losses int // how often the registry was lost by then
 }
 
 func (m *model) sighting() sighting { return sighting{time.Now(), m.losses} }
@@ -123,7 +123,8 @@ func (m *model) order(c *command, f fate, timeout time.Duration) error {
 	return err
 }
 
-// linkUp waits for a link as LinkUp does, but not in the kernel. Meanwhile, others act, or the process ends.
+// linkUp waits for a link as LinkUp does, but not in the kernel. In some cases, other processes act meanwhile, or the
+// process is killed.
 func (m *model) linkUp(ctx context.Context, pool *Pool, id string) (string, error) {
 	switch n := m.rng.IntN(100); {
 	case m.quiet:
@@ -143,7 +144,7 @@ func (m *model) linkUp(ctx context.Context, pool *Pool, id string) (string, erro
 	return pool.LinkUp(ctx, id)
 }
 
-// made records which ENIs a run has made.
+// made records which ENIs a run of a command has made.
 func (m *model) made(c *command, before []ec2sim.ENI, began sighting) {
 	for _, e := range m.EC2.ENIs() {
 		had := slices.ContainsFunc(before, func(b ec2sim.ENI) bool { return b.ID == e.ID })
@@ -180,7 +181,7 @@ func (m *model) verifyAnswer(c *command, id string) {
 	m.answers[id] = m.sighting()
 	made, is := c.made[id]
 	for other, when := range c.made {
-		// So the other ENI was made without knowledge of this one, or this one was found only now.
+		// If so, the other ENI was made without knowledge of this one, or the node has found this one only now.
 		lost := m.moved[id] || is && made.losses < m.losses
 		e := m.find(other)
 		below := e != nil && e.Instance == m.ID && e.Index < c.spec.MinIndex // an ADD has attached it, for pods
@@ -298,7 +299,7 @@ type rushed struct {
 	err error
 }
 
-// rushCommands runs up to two commands at once, perhaps the same one.
+// rushCommands runs up to two commands at once, perhaps the same command twice.
 func (m *model) rushCommands(do func(lease.Policy, func(context.Context, *Pool))) (all []*rushed) {
 	for m.chance(40) && len(all) < 2 {
 		r := &rushed{command: m.typed()}

@@ -12,8 +12,8 @@ import (
 
 func init() { acts = append(acts, act{5, false, (*model).refuse}, act{3, true, (*model).relent}) }
 
-// Codes by which EC2 refuses one thing, what can be refused of a subnet, and codes by which it refuses the whole
-// account.
+// scoped has codes by which EC2 refuses to change one object. ofSubnets has the actions that EC2 can refuse in one
+// subnet. ofAccount has codes by which EC2 refuses all changes.
 var (
 	scoped = []string{"AuthFailure", "OperationNotPermitted", "UnsupportedOperation", "IncorrectState",
 		"InvalidParameterValue"}
@@ -21,8 +21,8 @@ var (
 	ofAccount = []string{"AuthFailure", "OptInRequired", "NetworkInterfaceLimitExceeded"}
 )
 
-// refuse makes EC2 refuse an action on one ENI or in one subnet, until relent is called. The model finds what is lost
-// or leaks. In the end, EC2 refuses nothing, and the ENI or subnet must serve again.
+// refuse makes EC2 refuse an action on one ENI or in one subnet, until relent is called. The model's checks find what
+// is lost or leaks. In the end, EC2 refuses nothing, and the ENI or subnet must serve again.
 func (m *model) refuse() {
 	object, action := pick(m.rng, m.EC2.ENIs()...).ID, pick(m.rng, writes[:3]...)
 	if m.chance(50) {
@@ -34,7 +34,7 @@ func (m *model) refuse() {
 		return
 	}
 	if slices.Contains(m.denied, action) {
-		return // it is refused altogether
+		return // the role may not call the action at all
 	}
 	m.logf("%s %s of %s will be refused as %s", m.clock(), action, object, code)
 	m.EC2.RefuseOn(object, action, code, "It is refused because a test has ordered it.")
@@ -44,7 +44,7 @@ func (m *model) refuse() {
 // refuseAll makes EC2 refuse all changes, until relent is called.
 func (m *model) refuseAll(code string) {
 	if m.denied != nil {
-		return // what is allowed stays so
+		return // the permissions of the role must not change
 	}
 	m.logf("%s all changes will be refused as %s", m.clock(), code)
 	for _, action := range writes {

@@ -16,12 +16,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// In some histories, pods ask for their interfaces, up to four of them: for security groups, an address, an ENI that an
-// operator has created, or a whole ENI. They get what they ask for, and no other pod has an address of a whole ENI.
-// Pods get addresses of the operator's ENI only if they ask for it. The node only attaches and detaches this ENI, and
-// in the end, it is detached.
+// In some histories, pods ask for up to four interfaces: with security groups, with an address, on an ENI that an
+// operator has created, or with an ENI of their own (a whole ENI). The pods get what they ask for, and no other pod has
+// an address of a whole ENI. Pods get addresses of the operator's ENI only if they ask for it. The node only attaches
+// and detaches this ENI, and in the end, it is detached.
 
-// requests makes ENIs for such pods, and a configuration that allows all.
+// requests makes ENIs for such pods, and a configuration that allows all of these requests.
 func (m *model) requests() {
 	m.changes = m.chance(50)
 	m.configure()
@@ -32,7 +32,7 @@ func (m *model) requests() {
 	m.logf("pods may ask for %v", slices.Sorted(maps.Keys(m.given)))
 }
 
-// configure makes the configuration with the policies. interfaceIndex and the families are those of the first policy.
+// configure makes a configuration from the policies. interfaceIndex and the families are those of the first policy.
 func (m *model) configure() {
 	c := map[string]any{"interfaceIndex": m.policies[0].MinIndex, "addTimeout": 10, "requests": []lease.Permission{{
 		Namespaces: []string{"*"}, SecurityGroups: []string{"sg-2"}, ENIs: map[string]string{"for": "request"},
@@ -63,7 +63,8 @@ func (m *model) configure() {
 	m.policies, m.common = m.conf.Policies(), lease.Common(m.conf.Policies()[0])
 }
 
-// ask makes a new pod ask for its interface. It may be an earlier pod that is created again.
+// ask lets a new pod ask for its interfaces, in some cases. In some of these, the pod is an earlier pod that is created
+// again, with the same request.
 func (m *model) ask(p *modelPod) {
 	if m.conf == nil || !m.chance(40) {
 		return
@@ -82,7 +83,7 @@ func (m *model) ask(p *modelPod) {
 	asks := []string{`"securityGroups": ["sg-2"]`, address, `"securityGroups": ["sg-2"], ` + address,
 		fmt.Sprintf(`"eni": %q`, eni), `"exclusive": true`, `"exclusive": true, "securityGroups": ["sg-2"]`}
 	text := "[{" + pick(m.rng, asks...) + "}]"
-	// no two of its interfaces ask for the same address, or for the same ENI
+	// no two interfaces of the pod ask for the same address, or for the same ENI
 	for m.chance(40) && strings.Count(text, "{") < 3 {
 		text = text[:len(text)-1] + ", {" + pick(m.rng, "", asks[0], asks[4]) + "}]"
 		if m.chance(20) {
@@ -117,8 +118,8 @@ func (m *model) verifyAsked(p *modelPod, policy lease.Policy, got lease.Allocati
 	}
 }
 
-// verifyApart checks that no other interface has an address of an interface's ENI, if one of the two asked for the
-// whole ENI.
+// verifyApart checks the ENI of one interface of a pod: no other interface has an address of this ENI, if one of the
+// two interfaces asked for a whole ENI.
 func (m *model) verifyApart(p *modelPod, nic int, all []lease.Allocation) {
 	id := all[nic].ID
 	own := p.asked
@@ -177,7 +178,7 @@ func (m *model) verifyGiven() {
 	}
 }
 
-// verifyDetached checks that no such ENI is attached when all pods have ended.
+// verifyDetached checks that none of the ENIs for which pods ask is attached when all pods have ended.
 func (m *model) verifyDetached() {
 	for id := range m.given {
 		if e := m.find(id); e != nil && e.Instance != "" {

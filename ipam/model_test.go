@@ -61,7 +61,8 @@ func TestModel(t *testing.T) {
 	playAll(t, first, n, runtime.GOMAXPROCS(0), oneKernel, history)
 }
 
-// playAll plays so many histories, some at the same time, each on kernels of its own. After a few failures, it stops.
+// playAll plays n histories, up to atOnce of them at the same time. Histories that run at the same time have different
+// kernels. After a few failures, playAll stops.
 func playAll[K any](
 	t *testing.T, first, n, atOnce int, kernels func(*testing.T) K, history func(t *testing.T, k K, seed uint64),
 ) {
@@ -82,7 +83,7 @@ func playAll[K any](
 				name := fmt.Sprintf("seed=%d", first+i)
 				if !t.Run(name, func(t *testing.T) { history(t, k, uint64(first+i)) }) {
 					failed.Add(1)
-					// At once: go test prints a test when all of it has ended.
+					// This is printed at once. The test framework prints a subtest only when the whole test has ended.
 					fmt.Fprintf(os.Stderr, "%s FAILS; again: go test ./ipam -run '%s$/^%s$'\n", name, t.Name(), name)
 				}
 			}
@@ -91,7 +92,7 @@ func playAll[K any](
 	players.Wait()
 }
 
-// oneKernel is the kernel of a history of one node.
+// oneKernel makes the kernel for histories of one node.
 func oneKernel(t *testing.T) *kernel { return newKernel(t, 9) }
 
 // forever is longer than any machine needs for a history, which takes a twentieth of a second.
@@ -139,12 +140,12 @@ type model struct {
 	added     time.Time // when the last ADD has begun
 	damaged   bool      // the registry may not parse
 	rebuilt   bool      // the registry was lost once
-	lies      []func()  // that the metadata service tells, to be stopped
-	refusals  []func()  // objects that EC2 refuses, to be allowed
-	depth     int       // of processes that act while another waits
+	lies      []func()  // functions that stop the lies of the metadata service
+	refusals  []func()  // functions that end refusals of EC2
+	depth     int       // how many processes wait for EC2 while another acts
 	bad       []string  // what turned out not to be true
 	log       []string
-	refused   int // calls that EC2 has not answered as asked
+	refused   int // calls that EC2 has refused, or whose answers were lost
 	limits    ec2sim.InstanceType
 	primaries map[string]netip.Addr // by ENI
 
@@ -154,14 +155,14 @@ type model struct {
 
 	second *ec2sim.Instance         // another node; nil: none
 	guest  string                   // an ENI on the node that its owner has tagged no_manage
-	theirs map[string]ec2sim.ENI    // what is others', as they have left it
+	theirs map[string]ec2sim.ENI    // ENIs of others, as their owners have left them
 	taken  map[netip.Addr]time.Time // what an operator has taken from the node, and when, until the node can know
 	away   map[string]time.Time     // ENIs that an operator has detached, and when, until the node can know
 	lost   []taken
 	ended  map[netip.Addr]time.Time // what pods had, and when the last of them has ended
 
 	conf   *lease.Config         // of histories in which pods ask for their interfaces
-	common lease.Policy          // that collections find in it
+	common lease.Policy          // that collections find in conf
 	given  map[string]ec2sim.ENI // ENIs for which pods ask, as an operator has made them
 
 	keeps   bool // no operator removes the registry or sets the clock while a process waits
@@ -181,16 +182,16 @@ type model struct {
 	mixed     bool                // a network may change less in EC2 than another one
 	noBoot    bool                // the node does not boot
 	begunAt   map[string]sighting // the ENIs that a process has begun to make
-	abandoned map[string]bool     // those whose intents a collection has ended that may not finish them
+	abandoned map[string]bool     // those that no process may finish any more, because their intents have ended
 
 	stays    map[string]time.Time // since when EC2 refuses to have an ENI end with the instance
-	outlives map[string]bool      // the ENIs for which it did so too long
+	outlives map[string]bool      // the ENIs for which EC2 refused this so long that no process tries again
 }
 
 // A modelPod is what the runtime knows of a pod, or of a further attachment of it.
 type modelPod struct {
 	lease.Owner
-	policy    int            // its conflist's
+	policy    int            // the index of its policy in model.policies
 	asked     []lease.Policy // of each of its interfaces, as its conflist was when it was created
 	asks      bool           // it has asked for them
 	addrs     []netip.Addr   // that the ADD has answered, those of the first interface first
@@ -199,7 +200,7 @@ type modelPod struct {
 	original  bool           // of the original plugin: no ADD of ours
 	forgot    bool           // the registry was lost since the ADD
 	robbed    bool           // an operator has taken its address from the node
-	overtaken bool           // a DEL has ended its leases before it got its links, and it has them
+	overtaken bool           // a DEL has ended its leases before the ADD added its addresses to the kernel
 	busy      bool           // an ADD is under way: the runtime does nothing else to it
 }
 
@@ -226,7 +227,7 @@ func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *mo
 	m.EC2 = simtest.Sim(t, c)
 	m.EC2.OnChange(m.plug)
 	run := ec2sim.RunInstance{Type: m.limits.Name, Subnet: "subnet-node"}
-	if seed%5 == 4 && m.limits.ENIs > 2 { // index 0 counts, too
+	if seed%5 == 4 && m.limits.ENIs > 2 { // the slot at index 0 stays empty, and counts nevertheless
 		run.BootIndex = 1
 	}
 	if m.limits.Cards != nil {
@@ -333,11 +334,11 @@ func (m *model) play() {
 	m.settle()
 }
 
-// originals makes pods of the original plugin, on an ENI that it has made before ours was installed.
+// originals makes pods of the original plugin, on an ENI that the original plugin created before ours was installed.
 func (m *model) originals() {
 	card, index, found := m.freeSlot(m.Instance)
 	if !found {
-		return // others have attached theirs before
+		return // ENIs of others have all slots
 	}
 	ctx := context.Background()
 	c := aws.New(aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds", HTTP: &process{model: m}})

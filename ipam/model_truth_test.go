@@ -21,7 +21,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// wrong notes that something that must be true is not.
+// wrong records a violation of the model.
 func (m *model) wrong(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	m.bad = append(m.bad, m.clock()+": "+text)
@@ -63,8 +63,9 @@ func (m *model) verify() {
 	}
 }
 
-// noteEnd notes when a running pod ends. It notes nothing if the pod has lost its ENI before. It also notes nothing if
-// no process has looked at the node since the registry was damaged: nothing then shows that there was a pod.
+// noteEnd records that the addresses of a running pod are free from now on. It records nothing if an operator has taken
+// an address of the pod from the node. It also records nothing if no process has looked at the node since the registry
+// was damaged: nothing then shows that there was a pod.
 func (m *model) noteEnd(p *modelPod) {
 	for _, a := range p.addrs {
 		if p.alive && !p.robbed && !m.damaged {
@@ -79,9 +80,9 @@ func (m *model) pastAddrs() []netip.Addr {
 		func(a netip.Addr) bool { return m.carrier(a) == "" })
 }
 
-// verifyCooled checks that a collection has released none of the past addresses while they cool, because EC2 could give
-// them to another pod at once. An address that follows its pod, or is on an ENI that an operator removes, need not
-// cool.
+// verifyCooled checks that a collection has released no address of an ended pod while the address cools, because EC2
+// could give it to another pod at once. The argument past has the addresses of ended pods. An address that follows its
+// pod, or is on an ENI that an operator removes, need not cool.
 func (m *model) verifyCooled(before *registry.State, past []netip.Addr, done less.Report) {
 	for _, a := range past {
 		ended := m.ended[a]
@@ -107,7 +108,7 @@ func (m *model) verifyFree() {
 	for _, policy := range m.policies {
 		s, err := m.view()
 		must(m, err)
-		for range 20 { // of a /80 there is no end
+		for range 20 { // not until there are no more: a /80 has too many addresses
 			id, addrs := lease.Candidates(s, policy, time.Now())
 			if len(addrs) == 0 {
 				break
@@ -137,7 +138,8 @@ func (m *model) verifyLease(s *registry.State, p *modelPod, a netip.Addr) {
 	}
 }
 
-// verifyCalls checks the calls since the last time. For example, no process may ask EC2 to unassign a primary address.
+// verifyCalls checks the calls to EC2 since the last verifyCalls. For example, no process may ask EC2 to unassign a
+// primary address.
 func (m *model) verifyCalls() {
 	for _, e := range m.EC2.ENIs() {
 		if len(e.Addrs) > 0 {
@@ -197,8 +199,8 @@ func (m *model) carrier(a netip.Addr) string {
 	return ""
 }
 
-// settle ends the history. Nothing fails any more. A pod gets an address if there is one, and when all pods have ended,
-// everything is released.
+// settle ends the history: nothing fails any more. It checks that a pod gets an address if there is one. When all pods
+// have ended, it checks that everything is released.
 func (m *model) settle() {
 	m.logf("%s nothing fails any more", m.clock())
 	for _, action := range actions {
@@ -252,7 +254,7 @@ func (m *model) settle() {
 		}
 		m.verify()
 		if quiet++; len(done.Ended) > 0 || i == 0 {
-			quiet = 0 // and the first has seen that others are missing
+			quiet = 0 // and the first collection has only recorded which other pods are missing
 		}
 		if quiet >= 2 && m.denied == nil {
 			m.verifyEnded()
@@ -272,8 +274,8 @@ func (m *model) verifyEnded() {
 }
 
 // addOrFull adds a pod. The ADD must succeed if there is room. It may fail at first if an operator or a clock has
-// changed something that the node has to find out. A runtime repeats the ADD, and one must succeed within the time for
-// which an address cools, and ten seconds more.
+// changed something that the node has to find out. A runtime repeats the ADD. One ADD must succeed within reuseIPWait
+// and the time limit of an ADD, or later if EC2 has refused something.
 func (m *model) addOrFull(p *modelPod) {
 	policy, began := p.asked[0], time.Now()
 	m.added = began
@@ -322,7 +324,7 @@ func (m *model) addOrFull(p *modelPod) {
 	}
 }
 
-// room says where an ADD could get addresses, or nothing.
+// room returns a text that says where an ADD could get addresses, or an empty text.
 func (m *model) room(policy lease.Policy) string {
 	if policy.Provision == lease.ProvisionNone {
 		return ""
@@ -339,7 +341,7 @@ func (m *model) room(policy lease.Policy) string {
 			len(policy.Families) > 1 || policy.Families[0] == lease.IPv6 {
 			continue
 		}
-		lost := len(m.taken)+len(m.lost) > 0 // of which the node does not know before a collection
+		lost := len(m.taken)+len(m.lost) > 0 // the node does not know of this loss before a collection
 		if !lost && len(e.Addrs)+len(e.Prefixes) < m.limits.IPv4PerENI && m.left(e.Subnet) > 0 {
 			return e.ID + " has a slot"
 		}
