@@ -37,7 +37,7 @@ func (w *world) emptyENIs() {
 	}
 }
 
-// collectOld collects when everything has been free for long.
+// collectOld runs a collection two hours later: everything free has been free for long enough to be released.
 func (w *world) collectOld() error {
 	time.Sleep(2 * time.Hour)
 	_, err := w.pool().Collect(w.Context(), less.Collection{FreeAfter: time.Hour, Max: -1})

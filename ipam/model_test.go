@@ -182,7 +182,7 @@ type model struct {
 	mixed     bool                // a network may change less in EC2 than another one
 	noBoot    bool                // the node does not boot
 	begunAt   map[string]sighting // the ENIs that a process has begun to make
-	abandoned map[string]bool     // those that no process may finish any more, because their intents have ended
+	abandoned map[string]bool     // ENIs that no process may finish any more, because their intents have ended
 
 	stays    map[string]time.Time // since when EC2 refuses to have an ENI end with the instance
 	outlives map[string]bool      // the ENIs for which EC2 refused this so long that no process tries again
@@ -200,7 +200,7 @@ type modelPod struct {
 	original  bool           // of the original plugin: no ADD of ours
 	forgot    bool           // the registry was lost since the ADD
 	robbed    bool           // an operator has taken its address from the node
-	overtaken bool           // a DEL has ended its leases before the ADD added its addresses to the kernel
+	overtaken bool           // its leases had ended before the ADD added its addresses to the kernel
 	busy      bool           // an ADD is under way: the runtime does nothing else to it
 }
 

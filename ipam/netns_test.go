@@ -22,20 +22,21 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// runPod starts a process with these addresses in a namespace of its own, which has no name, as with some runtimes.
+// runPod starts a process in a namespace of its own, which has these addresses. The namespace has no name, as with some
+// runtimes.
 func (w *world) runPod(addrs ...netip.Addr) {
 	w.Helper()
 	w.usePod(addrs...)
 }
 
-// usePod does what runPod does, and returns a function that ends the pod. The addresses are at slaves of the ENIs'
+// usePod does what runPod does, and returns a function that ends the pod. The addresses are on slaves of the ENIs'
 // links.
 func (w *world) usePod(addrs ...netip.Addr) (stop func()) {
 	w.Helper()
 	path, stop := startPod(w)
 	ns, err := nl.Open("pod", path)
 	must(w, err)
-	defer ns.Close() // the process keeps it
+	defer ns.Close() // the process keeps the namespace
 	made := map[string]bool{}
 	for _, a := range addrs {
 		enis := w.EC2.ENIs()
@@ -80,7 +81,7 @@ func addSlaveWith(t testing.TB, host *nl.NS, master, path, name, mac string) {
 	must(t, host.Do(func() (err error) { links, err = netlink.NewHandle(unix.NETLINK_ROUTE); return err }))
 	defer links.Close()
 	attrs := netlink.LinkAttrs{Name: name, ParentIndex: l.Index, Namespace: netlink.NsFd(f.Fd()), Flags: net.FlagUp}
-	// The kernel may look for the name on the node, too: see nl.IPVlan.
+	// Without this index, some kernels would also look for the name on the node: see nl.IPVlan.
 	attrs.Index = 1<<24 + l.Index
 	if mac != "" {
 		attrs.Index++

@@ -22,8 +22,8 @@ import (
 )
 
 // TestProxy: a plugin asks EC2 through a proxy that intercepts TLS, as in a company's network. Only AWS_CA_BUNDLE has
-// the CA of the proxy. GrowProgram must get the same environment. An ADD that finds a free address does not read the
-// variables, even if they are wrong.
+// the CA of the proxy. GrowProgram must get the same environment. An ADD that finds a free address does not read these
+// variables, so it succeeds even if they are wrong.
 func TestProxy(t *testing.T) {
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
 	n.conf["ipBatchSize"] = 4
@@ -62,7 +62,7 @@ func TestProxy(t *testing.T) {
 	}
 }
 
-// interceptedHost is in the certificate of httptest.
+// interceptedHost is a name in the certificate of httptest.
 const interceptedHost = "example.com"
 
 // An interceptor is a proxy that answers as EC2, with a certificate of its own.
@@ -77,7 +77,7 @@ type interceptor struct {
 func newInterceptor(t *testing.T, ec2 http.Handler) *interceptor {
 	t.Helper()
 	p := &interceptor{ec2: httptest.NewUnstartedServer(ec2), bundle: filepath.Join(t.TempDir(), "ca.pem")}
-	p.ec2.Config.ErrorLog = log.New(io.Discard, "", 0) // of refused certificates
+	p.ec2.Config.ErrorLog = log.New(io.Discard, "", 0) // no messages about refused certificates
 	p.ec2.StartTLS()
 	t.Cleanup(p.ec2.Close)
 	must(t, os.WriteFile(p.bundle, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE",

@@ -50,7 +50,7 @@ var linkPolicy = lease.Policy{MinIndex: 1, Families: []lease.Family{lease.IPv4},
 	Provision: lease.ProvisionFull,
 	ReuseWait: time.Minute, Timeout: 10 * time.Second}
 
-// tryObtain is the ADD of a pod without a process.
+// tryObtain makes the ADD of a pod in the test's process.
 func (n *node) tryObtain(pod string) (lease.Allocation, error) {
 	n.Helper()
 	ctx, cancel := context.WithTimeout(n.Context(), linkPolicy.Timeout)
@@ -60,7 +60,7 @@ func (n *node) tryObtain(pod string) (lease.Allocation, error) {
 	return a, err
 }
 
-// obtain is an ADD that must succeed, and returns the ENI.
+// obtain makes an ADD that must succeed, and returns the ENI of the pod's address.
 func (n *node) obtain(pod string) string {
 	n.Helper()
 	a, err := n.tryObtain(pod)
@@ -71,7 +71,7 @@ func (n *node) obtain(pod string) string {
 	return a.ID
 }
 
-// detach has an operator detach an ENI.
+// detach detaches an ENI, as an operator does.
 func (n *node) detach(id string) {
 	n.Helper()
 	cloud := aws.New(n.aws)
@@ -85,7 +85,7 @@ func (n *node) detach(id string) {
 	n.EC2.ResetCalls()
 }
 
-// attach has an operator attach it again.
+// attach attaches an ENI at a device index, as an operator does.
 func (n *node) attach(id string, index int) {
 	n.Helper()
 	if _, err := aws.New(n.aws).AttachENI(n.Context(), id, n.ID, 0, index); err != nil {
@@ -103,7 +103,7 @@ func (n *node) collect() {
 }
 
 // collectUntil runs collections until so returns true. While other tests end namespaces, a collection may be unable to
-// read one, and then releases nothing.
+// read one of these namespaces, and then releases nothing.
 func (n *node) collectUntil(so func(*registry.State) bool) {
 	n.Helper()
 	for range 50 {
@@ -149,12 +149,13 @@ func (n *node) leasesAre() {
 	}
 }
 
-// TestGrowthInPlaceOfDetachedENI: a growth creates an ENI in the slot of a detached ENI, as soon as EC2 shows this.
+// TestGrowthInPlaceOfDetachedENI: a growth creates an ENI in the slot of a detached ENI, as soon as EC2 shows that the
+// slot is free.
 func TestGrowthInPlaceOfDetachedENI(t *testing.T) {
 	n, first, second := linkWorld(t)
 	n.detach(first)
 	var on string
-	for i := range 9 { // one more than the second has
+	for i := range 9 { // one more than the second ENI has addresses
 		on = n.obtain(fmt.Sprint("new", i))
 	}
 	s := n.State()
@@ -188,7 +189,7 @@ func TestErrorNamesENIWithoutLink(t *testing.T) {
 	for i := range 8 {
 		n.obtain(fmt.Sprint("new", i))
 	}
-	for range 2 { // the second does not look again for who is at fault
+	for range 2 { // the second ADD does not look for the cause again
 		_, err := n.tryObtain("one more")
 		e, ok := errors.AsType[*plugin.Error](err)
 		if !ok || !strings.Contains(err.Error(), first) || !strings.Contains(e.Hint, "dmesg") {
@@ -198,12 +199,12 @@ func TestErrorNamesENIWithoutLink(t *testing.T) {
 	n.leasesAre()
 }
 
-// TestDetachedENIComesBack: an ENI that is attached again serves pods. An ADD that finds no other address looks for its
-// link.
+// TestDetachedENIComesBack: an ENI that is attached again serves pods. An ADD that finds no other address looks for the
+// link of this ENI.
 func TestDetachedENIComesBack(t *testing.T) {
 	n, first, second := linkWorld(t)
 	n.detach(first)
-	for i := range 8 { // all that the second has
+	for i := range 8 { // all free addresses of the second ENI
 		if on := n.obtain(fmt.Sprint("new", i)); on != second {
 			t.Fatalf("on %s", on)
 		}
@@ -220,7 +221,8 @@ func TestDetachedENIComesBack(t *testing.T) {
 	}
 }
 
-// TestCollectionLooksAtLinks: a collection finds that a link is missing before an ADD does, and that it is there again.
+// TestCollectionLooksAtLinks: a collection finds that a link is missing, before an ADD finds this. Later a collection
+// finds that the link is there again.
 func TestCollectionLooksAtLinks(t *testing.T) {
 	n, first, _ := linkWorld(t)
 	n.detach(first)
@@ -332,7 +334,7 @@ func (n *node) until(what string, so func(*registry.State) bool) {
 }
 
 // TestGrowthLooksAtLinks: an operator detaches an ENI whose addresses all have pods, so no ADD finds its link missing.
-// A growth does, and creates an ENI in its slot.
+// A growth finds this, and creates an ENI in the slot.
 func TestGrowthLooksAtLinks(t *testing.T) {
 	n, _, second := linkWorld(t)
 	for i := 12; i < 21; i++ {
@@ -349,7 +351,7 @@ func TestGrowthLooksAtLinks(t *testing.T) {
 // collection unassigns nothing from it.
 func TestMovedENIThatNoADDHasUsed(t *testing.T) {
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
-	n.acquire(4, "old") // and no more: an ADD would look at the link
+	n.acquire(4, "old") // without a whole ADD, which would look at the link
 	n.end("old")
 	n.Age(time.Hour)
 	other, err := n.EC2.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
@@ -402,7 +404,7 @@ func TestLostRegistryKnowsLinks(t *testing.T) {
 		}
 	}
 	p := n.pool(linkPolicy)
-	must(t, p.Registry.Mark("gave-back")) // it has not just booted
+	must(t, p.Registry.Mark("gave-back")) // the node has not just booted
 	must(t, os.Remove(filepath.Join(n.Dir, "registry.json")))
 	must(t, p.Learn(t.Context()))
 	s := n.State()

@@ -49,7 +49,8 @@ func (w *world) offer(p lease.Policy) more.Offer {
 	return more.OfferOf(s, p, 0, all)
 }
 
-// TestOffer compares the Offer of a node with the pods that it can start, at first and after each of some pods.
+// TestOffer compares the Offer of a node with the number of pods that the node can start: before the first pod, and
+// again after some of the pods.
 func TestOffer(t *testing.T) {
 	prefixes := lease.PoolConfig{PrefixDelegation: new(true)}
 	one := lease.Config{InterfaceIndex: 1}
@@ -61,7 +62,7 @@ func TestOffer(t *testing.T) {
 		bounded bool
 	}{
 		{"c5.large", one, []string{"10.177.16.0/20"}, 20, false},
-		{"c5.large", one, []string{"10.177.16.0/28"}, 11, true}, // of a /28, AWS has five addresses
+		{"c5.large", one, []string{"10.177.16.0/28"}, 11, true}, // AWS reserves five addresses of a /28
 		{"c5.large", one, []string{"10.177.16.0/28", "10.177.17.0/28"}, 20, false},
 		{"c5.large", lease.Config{InterfaceIndex: 1, PoolConfig: prefixes}, []string{"10.177.16.0/20"}, 290, false},
 		{"c5.large", lease.Config{InterfaceIndex: 1, MaxENIs: 1}, []string{"10.177.16.0/20"}, 0, false},
@@ -98,7 +99,8 @@ func TestOffer(t *testing.T) {
 }
 
 // TestOfferFragmented: AWS reserves addresses in the first and the last /28 of a subnet, so the subnet has fewer /28
-// than it has room for. EC2 does not say so. The node knows it when a growth has got a single address.
+// than it has room for. EC2 does not tell this. The node finds it out when a growth gets a single address instead of a
+// /28.
 func TestOfferFragmented(t *testing.T) {
 	config := lease.Config{InterfaceIndex: 1, MaxENIs: 2, PoolConfig: lease.PoolConfig{PrefixDelegation: new(true)}}
 	inSubnets(t, "c5.large", config, func(w *world, p lease.Policy) {
@@ -231,7 +233,7 @@ func TestOfferIPv6(t *testing.T) {
 	}
 	inBubbleOf(t, "c5.large", bothFamilies, func(w *world, _ *wires) {
 		w.policy = config.Policies()[0]
-		const ipv4 = 16 - 5 // AWS has five of these addresses
+		const ipv4 = 16 - 5 // AWS reserves five of these addresses
 		for taken := range ipv4 + 1 {
 			enis := min(ipv4-taken, 2) // beside the boot ENI
 			if o := w.offer(w.policy); o.More != enis*lease.Plenty {

@@ -13,8 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
-// noRequests is the configuration of another network of the node. No pod may ask, and an ENI with these groups serves
-// all pods.
+// noRequests is the configuration of another network of the node. No pod of this network may ask for an interface, and
+// an ENI with these groups serves all of its pods.
 const noRequests = `{"interfaceIndex": 1, "secGroupIds": ["sg-1"]}`
 
 // other is the ADD of a pod of another network, which asks for nothing.

@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// attachOther: another program attaches an ENI, with four addresses unless spec has a number.
+// attachOther: another program attaches an ENI, with four addresses unless spec.Secondary has another number.
 func (w *world) attachOther(spec aws.ENISpec) string {
 	w.Helper()
 	if spec.Secondary == 0 {
@@ -97,9 +97,9 @@ func TestOthersENI(t *testing.T) {
 	}
 }
 
-// TestOthersENIDenied: the policy of iam-policy allows changes only of ENIs with our tags, and the original's ENI has
-// none. If EC2 refuses addresses there, a growth creates an ENI of ours. If the role may assign no addresses at all,
-// the growth creates no further ENI.
+// TestOthersENIDenied: the role has the policy that the command iam-policy prints. It allows changes only of ENIs with
+// our tags, and the ENI of the original plugin has none. If EC2 refuses to assign addresses to this ENI, a growth
+// creates an ENI of ours. If the role may assign no addresses at all, the growth creates no further ENI.
 func TestOthersENIDenied(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", Description: "CNI-ENI " + w.ID})
@@ -118,8 +118,8 @@ func TestOthersENIDenied(t *testing.T) {
 	w.consistent()
 }
 
-// TestOthersENIDeniedChosen: with the same policy, a pod gets its chosen address on an ENI of ours. An operator who
-// allocates addresses also gets them there.
+// TestOthersENIDeniedChosen: with the policy of TestOthersENIDenied, a pod gets its chosen address on an ENI of ours.
+// Addresses that an operator allocates are also on an ENI of ours.
 func TestOthersENIDeniedChosen(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", Description: "CNI-ENI " + w.ID})
@@ -148,8 +148,8 @@ func TestOthersENIDeniedChosen(t *testing.T) {
 	}
 }
 
-// TestOthersENINotAttached: the same policy forbids the attachment of such an ENI. It was made for this node, and is
-// not attached. A growth passes over it, and gets addresses on ENIs of ours.
+// TestOthersENINotAttached: an ENI without our tags was made for this node, and is not attached. The policy of
+// TestOthersENIDenied forbids its attachment. A growth passes over it, and gets addresses on ENIs of ours.
 func TestOthersENINotAttached(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(0)
@@ -201,7 +201,7 @@ func TestOthersENILater(t *testing.T) {
 		t.Errorf("collected %+v: %v", c, err)
 	}
 
-	// An operator changes the ENI's groups, and the next Learn sees it.
+	// The configuration has the groups of the ENI again, so the ENI serves pods again.
 	w.policy.SecurityGroups = []string{"sg-1"}
 	w.end(1)
 	w.Age(hour)
@@ -254,8 +254,8 @@ func TestOthersENIFull(t *testing.T) {
 	}
 }
 
-// TestOthersENISubnet: the node asks EC2 for the tags of a subnet only if they decide, and not in an ADD that finds an
-// address.
+// TestOthersENISubnet: the node asks EC2 for the tags of a subnet only if these tags decide whether an ENI serves pods,
+// and not in an ADD that finds an address.
 func TestOthersENISubnet(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	other := w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", SecurityGroups: []string{"sg-1"}})
@@ -269,7 +269,7 @@ func TestOthersENISubnet(t *testing.T) {
 		}
 	}
 
-	// EC2 does not answer, so no ENI can be created either, and the error says why.
+	// EC2 refuses to describe subnets, so no ENI can be created either. The error names the refused call.
 	w = newWorld(t, "m5.large", 20)
 	w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", SecurityGroups: []string{"sg-1"}})
 	w.EC2.Fail("DescribeSubnets", "UnauthorizedOperation", always)
@@ -278,8 +278,8 @@ func TestOthersENISubnet(t *testing.T) {
 	}
 }
 
-// TestOthersENIThrottled: EC2 throttles the call for the tags of subnets. An ADD that gets addresses elsewhere does not
-// wait for them.
+// TestOthersENIThrottled: EC2 throttles the call for the tags of subnets. An ADD that gets an address elsewhere does
+// not wait for these tags.
 func TestOthersENIThrottled(t *testing.T) {
 	const action = "DescribeSubnets"
 	inBubble(t, "m5.large", func(w *world, _ *wires) {

@@ -32,8 +32,8 @@ var (
 	noRoom  = ec2sim.Refused("InsufficientFreeAddressesInSubnet")
 )
 
-// idle gives the node an ENI with addresses and a prefix that a pod has prevented from release. The pod has ended. Now
-// one pod uses the primary address, and no pod uses the others.
+// idle gives the node an ENI with addresses and a prefix. One running pod has the primary address. No pod has the other
+// addresses, and a collection can release them.
 func (w *world) idle() (eni string) {
 	w.Helper()
 	w.policy.Batch = 4
@@ -49,7 +49,7 @@ func (w *world) idle() (eni string) {
 		w.Fatal(err)
 	}
 	w.Age(hour)
-	must1(w.pool().Collect(w.Context(), less.Collection{FreeAfter: hour, Max: 0}))(w) // looks what was begun: nothing
+	must1(w.pool().Collect(w.Context(), less.Collection{FreeAfter: hour, Max: 0}))(w) // finds no unfinished calls
 	return eni
 }
 
@@ -78,9 +78,9 @@ func TestReleaseOutcomes(t *testing.T) {
 	lost := ec2sim.DoneLost
 	for name, tt := range map[string]struct {
 		outcomes   outcomes
-		prefixes   int  // that EC2 has afterwards
-		addrs      bool // whether it has the addresses
-		freeBlocks int  // prefixes that the registry has afterwards
+		prefixes   int  // prefixes that the ENI has in EC2 afterwards
+		addrs      bool // whether the ENI has the idle addresses in EC2 afterwards
+		freeBlocks int  // prefixes that the registry has on the ENI afterwards
 		freeAddrs  bool
 	}{
 		"the addresses are refused":     {outcomes{ec2sim.Answered, denied}, 0, true, 0, true},
@@ -193,7 +193,7 @@ func TestRefusedPrefix(t *testing.T) {
 	})
 }
 
-// TestDeallocateOutcomes: the same for addresses that an operator names.
+// TestDeallocateOutcomes: as TestReleaseOutcomes, for an address that an operator releases by name.
 func TestDeallocateOutcomes(t *testing.T) {
 	for name, script := range map[string][]ec2sim.Outcome{
 		"throttled": {busyEC2, busyEC2}, "lost, then throttled": {ec2sim.DoneLost, busyEC2},
@@ -227,7 +227,7 @@ func TestDeallocateOutcomes(t *testing.T) {
 
 // TestDeallocateIPv6: an operator releases an IPv6 address, together with IPv4 addresses.
 func TestDeallocateIPv6(t *testing.T) {
-	w := newWorld6(t, "t9.xen") // its ENIs have single addresses
+	w := newWorld6(t, "t9.xen") // an ENI of this type has single IPv6 addresses, and no prefix
 	w.policy.Families, w.policy.Batch = dual, 3
 	had, err := w.acquire(1)
 	must(t, err)
@@ -476,7 +476,7 @@ func TestCreateRefusedAfterDeath(t *testing.T) {
 	w := newWorld(t, "m5.large", 20, 20)
 	w.policy.Timeout = time.Second
 	w.EC2.Script("CreateNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
-	for w.EC2.Asked("CreateNetworkInterface") == 0 { // a busy machine may not come so far in its time
+	for w.EC2.Asked("CreateNetworkInterface") == 0 { // on a busy machine, the time may end before the call
 		if _, err := w.acquire(1); err == nil {
 			t.Fatal("no error")
 		}
@@ -591,7 +591,7 @@ func TestProvisionAgain(t *testing.T) {
 						w.Errorf("answered %s, and there are %+v", id, all)
 					}
 					w.noneLeaked()
-					if another := w.mustProvision(spec); another == id { // what follows is another ENI
+					if another := w.mustProvision(spec); another == id { // the next run creates another ENI
 						w.Errorf("%s again", another)
 					}
 					w.consistent()
@@ -601,8 +601,8 @@ func TestProvisionAgain(t *testing.T) {
 	}
 }
 
-// TestProvisionWithoutAnswer: new-interface is killed when the registry has its ENI, because it waits for the link, or
-// because an ADD has finished its calls. If an operator runs it again, there is one ENI.
+// TestProvisionWithoutAnswer: new-interface is killed after the registry has its ENI: while new-interface waits for the
+// link, or when an ADD has finished its calls. If an operator runs it again, there is one ENI.
 func TestProvisionWithoutAnswer(t *testing.T) {
 	again := func(w *world) {
 		w.Helper()
@@ -633,7 +633,7 @@ func TestProvisionWithoutAnswer(t *testing.T) {
 }
 
 // TestProvisionBetween: new-interface is killed between the creation and the attachment of its ENI. Before an operator
-// runs it again, a collection runs, or a pod comes that may not have the ENI. There is one ENI.
+// runs it again, a collection runs, or an ADD comes whose pod must not get an address of this ENI. There is one ENI.
 func TestProvisionBetween(t *testing.T) {
 	for name, between := range map[string]func(*world){
 		"collection": func(w *world) { w.collect() },

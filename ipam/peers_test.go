@@ -42,7 +42,7 @@ func (w *world) wantAsked(who string, want int) {
 	w.EC2.ResetCalls()
 }
 
-// collects runs a collection with a policy, or without a configuration.
+// collects runs a collection with this policy. An empty policy stands for a run without a configuration.
 func (w *world) collects(policy lease.Policy) {
 	w.Helper()
 	p := w.pool()
@@ -50,7 +50,7 @@ func (w *world) collects(policy lease.Policy) {
 	must1(p.Collect(w.Context(), less.Collection{FreeAfter: hour, Max: 0}))(w)
 }
 
-// TestPeersRenewed: collections and growths ask for the peers once an hour. An ADD that finds an address does not.
+// TestPeersRenewed: collections and growths ask for the peers once an hour. An ADD that finds an address does not ask.
 func TestPeersRenewed(t *testing.T) {
 	peered(t, func(w *world) {
 		time.Sleep(2 * time.Hour)
@@ -124,7 +124,7 @@ func TestPeersUnknown(t *testing.T) {
 		}
 		w.EC2.Fail(askPeers, throttling, 3)
 		w.mustAcquire(1)
-		w.mustAcquire(0) // has had its address before
+		w.mustAcquire(0) // this pod already has an address
 		w.EC2.ResetCalls()
 		w.mustAcquire(2)
 		w.wantAsked("the next ADD", 0)

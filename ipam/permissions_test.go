@@ -20,8 +20,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
-// A permitted configuration comes with the actions of the policy that the tool prints for it. A test of the tool
-// compares them.
+// A permitted configuration comes with the actions of the IAM policy that the tool prints for this configuration. A
+// test of the tool checks that these are the actions.
 type permitted struct {
 	Name    string
 	Actions string
@@ -57,8 +57,8 @@ func TestPermissions(t *testing.T) {
 	}
 }
 
-// confine gives the node the configuration, and makes EC2 refuse what its role may not call. A node that creates no
-// ENIs is launched with one for each pool.
+// confine gives the node the configuration, and makes EC2 refuse what its role may not call. If the node must not
+// create ENIs, confine attaches an ENI for each pool.
 func (m *model) confine(c permitted) {
 	m.policies, m.provision = c.Config.Policies(), c.Config.Policies()[0].Provision
 	// the role's policy is for this configuration
@@ -79,8 +79,7 @@ func (m *model) confine(c permitted) {
 	m.deny()
 }
 
-// launched gives the node an ENI that a launch template has made, which metadata may not
-// show at once.
+// launched gives the node an ENI like one of a launch template. Metadata may not show this ENI at once.
 func (m *model) launched(p lease.Policy, card, index int) {
 	m.Operate(book.CreateAction, "SubnetId", "subnet-pod0",
 		"Description", pick(m.rng, "", book.Description(m.ID)),
@@ -93,8 +92,8 @@ func (m *model) launched(p lease.Policy, card, index int) {
 	m.attach(all[len(all)-1].ID, m.ID, card, index)
 }
 
-// deny makes EC2 refuse what the role may not call. With "provision": "none", EC2 also refuses descriptions, and a
-// process may ask for them.
+// deny makes EC2 refuse what the role may not call. With "provision": "none", EC2 also refuses to describe ENIs,
+// although a process may make this call.
 func (m *model) deny() {
 	if m.denied == nil {
 		return

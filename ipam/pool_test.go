@@ -214,7 +214,7 @@ func TestWarm(t *testing.T) {
 func TestAtOnce(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	const pods = 20                        // all that two ENIs of ten addresses have
-	w.EC2.OnChange(func(c ec2sim.Change) { // all pods are there before the first ENI is
+	w.EC2.OnChange(func(c ec2sim.Change) { // EC2 attaches the first ENI only when all pods wait
 		for end := time.Now().Add(time.Minute); c.Kind == ec2sim.Attached && len(w.EC2.ENIs()) == 2 &&
 			len(w.State().Waiters) < pods && time.Now().Before(end); {
 			time.Sleep(10 * time.Millisecond)
@@ -264,14 +264,14 @@ func TestCooling(t *testing.T) {
 	w.end(2)
 	w.Age(2 * time.Minute)
 	w.EC2.ResetCalls()
-	if b := w.mustAcquire(3); b == a { // while one cooled, the node asked for one more, which no pod has had
+	if b := w.mustAcquire(3); b == a { // while one address cooled, the node got one more, which no pod has had
 		t.Errorf("got %s, which a pod has had, and another is free that none has had", b)
 	}
 	if b := w.mustAcquire(4); b != a {
 		t.Errorf("got %s, want %s, which has been free the longest", b, a)
 	}
 	w.wantWrites(map[string]int{})
-	w.end(99) // of no pod
+	w.end(99) // pod 99 does not exist
 }
 
 // TestFullestFirst: the fullest ENI is filled first, so that a collection can release the other.
@@ -336,7 +336,7 @@ func TestThrottled(t *testing.T) {
 	w.policy.Timeout = 300 * time.Millisecond
 	w.EC2.Fail("AssignPrivateIpAddresses", "RequestLimitExceeded", -1)
 	asked, err := w.EC2.Asked("AssignPrivateIpAddresses"), error(nil)
-	for w.EC2.Asked("AssignPrivateIpAddresses") == asked { // a busy machine may not come so far in its time
+	for w.EC2.Asked("AssignPrivateIpAddresses") == asked { // on a busy machine, the time may end before the call
 		_, err = w.acquire(3)
 	}
 	e, ok := errors.AsType[*plugin.Error](err)
@@ -368,7 +368,7 @@ func TestResume(t *testing.T) {
 			t.Logf("the first try: %v", err)
 			w.mustAcquire(2)
 			w.policy.Batch = 20
-			w.mustAcquire(3) // Modify is asked for again when there is growth
+			w.mustAcquire(3) // a growth repeats ModifyNetworkInterfaceAttribute
 			enis := w.EC2.ENIs()
 			if len(enis) != 2 || enis[1].Status != "in-use" || !enis[1].DeleteOnTermination {
 				t.Errorf("ENIs: %+v", enis)
@@ -530,7 +530,7 @@ func TestCollectLostPods(t *testing.T) {
 }
 
 // TestCollectLostPodsByProcess: a runtime names a pod's namespace by the PID of its first process. The pod has ended
-// without a DEL, and a process of the node has this PID by now.
+// without a DEL, and another process of the node has this PID by now. Collections end the lease.
 func TestCollectLostPodsByProcess(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	o := pod(1)

@@ -74,8 +74,8 @@ func TestForeignENI(t *testing.T) {
 }
 
 // TestDetachedOfOtherPool: an operator detaches a new ENI before the node has seen its link. A growth of another pool
-// asks EC2 about another call. It does not delete the ENI, because a pod has an address of it. A collection deletes it
-// when the pod has ended.
+// asks EC2 about an unfinished call. The growth does not delete the detached ENI, because a pod has an address of this
+// ENI. When the pod has ended, a collection deletes the ENI.
 func TestDetachedOfOtherPool(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Pools = true
@@ -98,7 +98,7 @@ func TestDetachedOfOtherPool(t *testing.T) {
 	}
 }
 
-// TestDetachedNoPlace: the same for a growth of the same pool, which finds no free slot.
+// TestDetachedNoPlace: as TestDetachedOfOtherPool, for a growth of the ENI's own pool, which finds no free slot.
 func TestDetachedNoPlace(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(1)
@@ -118,8 +118,8 @@ func TestDetachedNoPlace(t *testing.T) {
 	}
 }
 
-// TestAbandonedInUse: a growth was killed when it had created an ENI, and a growth of another pool is to delete it. EC2
-// refuses once, because the ENI counts as in use. The next growth or collection deletes it.
+// TestAbandonedInUse: a growth was killed when it had created an ENI. A growth of another pool tries to delete this
+// ENI. EC2 refuses once, because the ENI counts as in use. The next growth or collection deletes the ENI.
 func TestAbandonedInUse(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Pools = true
@@ -134,8 +134,8 @@ func TestAbandonedInUse(t *testing.T) {
 	}
 }
 
-// TestRetired: the configuration no longer has a pool. When its pods have ended, a collection keeps nothing of it, and
-// another pool gets the slot. The same is true of a pool that is derived from it.
+// TestRetired: the configuration no longer has a pool. When its pods have ended, a collection keeps none of its ENIs
+// and addresses, and another pool gets the slot. The same is true of a pool that is derived from the removed pool.
 func TestRetired(t *testing.T) {
 	for _, pool := range []string{"db", "db/subnet-pod0"} {
 		t.Run(pool, func(t *testing.T) { retiresPool(t, pool) })
@@ -199,8 +199,8 @@ func TestAssignMakesNoRoom(t *testing.T) {
 }
 
 // TestRetiredMakesRoom: a pool has an empty ENI on a full instance. The ENI makes room for a pod of another pool only
-// if the configuration no longer has its pool, or an operator has retired it. Addresses that cool, or that the kernel
-// shows in a pod, keep the ENI.
+// if the configuration no longer has the ENI's pool, or an operator has retired it. Addresses that cool, or that the
+// kernel shows in a pod, keep the ENI.
 func TestRetiredMakesRoom(t *testing.T) {
 	removed := func(w *world, base, _ lease.Policy) { w.collect(base) }
 	retire := func(w *world, _, db lease.Policy) {
@@ -310,8 +310,9 @@ func TestIndexRaised(t *testing.T) {
 	}
 }
 
-// TestTwoNetworks: a network of Multus shares the pool with that of the conflist, has no warm, and has a higher
-// interfaceIndex. Each pod's last ADD is of that network. A collection keeps ready what the conflist wants.
+// TestTwoNetworks: the network of a conflist and a network of Multus share a pool. The network of Multus has no warm,
+// and a higher interfaceIndex. The last ADD is of the network of Multus. A collection keeps ready what the conflist
+// wants.
 func TestTwoNetworks(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	second := w.policy
@@ -331,8 +332,9 @@ func TestTwoNetworks(t *testing.T) {
 	w.wantWrites(map[string]int{})
 }
 
-// TestKeepOfConflists: one of two conflists with the same pool has skipDeallocation. It counts, whichever network's pod
-// came last. When no conflist has it any more, a collection releases free addresses, even before the next ADD.
+// TestKeepOfConflists: one of two conflists with the same pool has skipDeallocation. This key counts, whichever network
+// had the last ADD. When no conflist has skipDeallocation any more, a collection releases free addresses, even before
+// the next ADD.
 func TestKeepOfConflists(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 4
@@ -355,8 +357,8 @@ func TestKeepOfConflists(t *testing.T) {
 	w.consistent()
 }
 
-// TestConflistsDuringCollection: while a collection waits for EC2, a pod of another network comes, whose conflist does
-// not have skipDeallocation.
+// TestConflistsDuringCollection: while a collection waits for EC2, an ADD comes from another network, whose conflist
+// does not have skipDeallocation. The collection still releases no address, because one of the conflists has it.
 func TestConflistsDuringCollection(t *testing.T) {
 	w := newWorld(t, "m5.xlarge", 20)
 	w.policy.Batch, w.policy.Pools = 4, true
@@ -383,7 +385,8 @@ func TestConflistsDuringCollection(t *testing.T) {
 	w.consistent()
 }
 
-// TestWarmOfConflists: one of two conflists with the same pool has warm, and no pod of its network has come yet.
+// TestWarmOfConflists: one of two conflists with the same pool has warm, and no pod of its network has come yet. A
+// collection keeps these addresses ready.
 func TestWarmOfConflists(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 4
@@ -397,7 +400,7 @@ func TestWarmOfConflists(t *testing.T) {
 }
 
 // TestIndexRaisedBeforeBoot: interfaceIndex is raised, and the node boots before an ADD comes. An ENI that serves no
-// pods any more does not keep its addresses, although its tag says so.
+// pods any more does not keep its addresses, although a tag of the ENI says that it keeps them.
 func TestIndexRaisedBeforeBoot(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Warm = registry.Warm{Min: 2}

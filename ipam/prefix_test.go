@@ -22,7 +22,7 @@ import (
 
 const hour = time.Hour
 
-// attachForeign gives the node an ENI with four addresses that the plugins have not made.
+// attachForeign attaches an ENI with four addresses, which the plugins have not created.
 func (w *world) attachForeign(tags map[string]string) string {
 	w.Helper()
 	return w.attachOther(aws.ENISpec{Subnet: "subnet-node", Tags: tags})
@@ -156,7 +156,7 @@ func TestDualStack(t *testing.T) {
 	w.consistent()
 }
 
-// TestDualStackLostRegistry: the registry is lost while dual-stack pods run. They keep both addresses.
+// TestDualStackLostRegistry: the registry is lost while dual-stack pods run. The pods keep both addresses.
 func TestDualStackLostRegistry(t *testing.T) {
 	w := newWorld6(t, "m5.large")
 	w.policy.Families = []lease.Family{lease.IPv4, lease.IPv6}
@@ -194,8 +194,8 @@ func TestIPv6Only(t *testing.T) {
 	w.wantWrites(map[string]int{})
 }
 
-// TestWarmIPv6Only: cni-tool warm counts a pool's addresses for its pods. A /80 has enough, and the ENI's IPv4
-// addresses do not count.
+// TestWarmIPv6Only: the tool's command warm counts only the addresses that the pool's pods can get. A /80 has enough
+// addresses, and the ENI's IPv4 addresses do not count.
 func TestWarmIPv6Only(t *testing.T) {
 	w := newWorld6(t, "m5.large")
 	w.policy.Families, w.policy.Warm = []lease.Family{lease.IPv6}, registry.Warm{Min: 3}
@@ -298,7 +298,7 @@ func TestIPv6OnlySubnet(t *testing.T) {
 	w.consistent()
 }
 
-// TestNewPrefixIsNotIdle: a new ENI's prefix has not been free for long.
+// TestNewPrefixIsNotIdle: a collection does not release a prefix of a new ENI before the prefix has been free for long.
 func TestNewPrefixIsNotIdle(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Prefixes, w.policy.Batch = true, 2*book.BlockSize+1

@@ -39,7 +39,8 @@ import (
 
 const program, growProgram = "cni-ipvlan-vpc-k8s-ipam", lease.GrowProgram
 
-// TestMain installs the test binary under the names of the plugin and the tool, so that they run as processes.
+// TestMain installs the test binary under the names of the plugins and the tool, so that tests can execute these
+// programs.
 func TestMain(m *testing.M) {
 	testscript.Main(quiet{m}, map[string]func(){
 		program:       func() { gate(); plugin.Main(program, lease.Commands()) },
@@ -51,7 +52,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// quiet runs the tests without the log of what they run in this process.
+// quiet runs the tests, and discards the log of code that runs in the tests' own process.
 type quiet struct{ *testing.M }
 
 func (q quiet) Run() int {
@@ -59,8 +60,9 @@ func (q quiet) Run() int {
 	return q.M.Run()
 }
 
-// gateFD is an environment variable with a descriptor. The process begins when the test closes the descriptor, because
-// to execute a hundred processes takes longer than their work.
+// gateFD is the environment variable with the number of a file descriptor. A process reads the descriptor until the
+// test closes its other end. So a hundred processes work at the same time, although to execute them takes longer than
+// their work.
 const gateFD = "IPAM_TEST_GATE"
 
 func gate() {
@@ -69,8 +71,8 @@ func gate() {
 	}
 }
 
-// A node is a simulated instance with a namespace. Its processes find EC2 and metadata on its loopback. Its ENIs are
-// links without a network.
+// A node is a simulated instance with a namespace. Its processes find EC2 and metadata on its loopback. The links of
+// its ENIs carry no packets.
 type node struct {
 	*simtest.Node
 	conf map[string]any // the network configuration
@@ -79,21 +81,21 @@ type node struct {
 	via  func(service string, h http.Handler) http.Handler
 
 	mu      sync.Mutex
-	pods    map[string]netip.Addr   // what live pods have
-	further map[string][]netip.Addr // what pods with several interfaces have in addition, while they are in pods
-	cpu     time.Duration           // that processes of bursts have taken
+	pods    map[string]netip.Addr   // the address of each live pod's first interface
+	further map[string][]netip.Addr // the addresses of their other interfaces
+	cpu     time.Duration           // the CPU time of the processes of bursts
 	given   string                  // an ENI that an operator has created for pods that ask for it; empty: none
 
 	kind  kind              // of plugins
 	ns    map[string]*nl.NS // of pods; nil if a path is enough for the plugins
-	paths map[string]string // of those
+	paths map[string]string // the paths of these namespaces
 }
 
 // subnetTags choose the pods' subnet.
 var subnetTags = map[string]string{"kubernetes_kubelet": "true"}
 
 // newNode launches an instance. Collections read all namespaces, so it has addresses that the machine and other tests
-// are unlikely to have. The function via returns the handlers that stand before the services "ec2" and "metadata".
+// are unlikely to have. The function via wraps the handlers of the services "ec2" and "metadata".
 func newNode(t testing.TB, instanceType string, c ec2sim.Config, via func(string, http.Handler) http.Handler) *node {
 	t.Helper()
 	vpc := ec2sim.World(`
@@ -118,7 +120,7 @@ func newNode(t testing.TB, instanceType string, c ec2sim.Config, via func(string
 	return n
 }
 
-// serve answers on the loopback of the node.
+// serve makes the handler answer on the node's loopback, and returns the URL.
 func (n *node) serve(service string, h http.Handler) (url string) {
 	n.Helper()
 	if n.via != nil {
@@ -132,7 +134,7 @@ func (n *node) pool(policy lease.Policy) *ipam.Pool {
 	return ipam.New(lease.Pool{Registry: n.Registry(), Host: n.Host, Policy: policy}, aws.New(n.aws))
 }
 
-// acquire gives pods addresses without a process.
+// acquire gives pods addresses in the test's own process.
 func (n *node) acquire(batch int, pods ...string) {
 	n.Helper()
 	p := n.pool(lease.Policy{MinIndex: 1, Families: []lease.Family{lease.IPv4}, SubnetTags: subnetTags,
@@ -174,13 +176,13 @@ func (n *node) netns(pod string) string {
 	return path
 }
 
-// cni is a command of the plugin, or the first of them.
+// cni returns a call of the node's plugin, or of the first plugin if the node has several.
 func (n *node) cni(verb, pod string, more map[string]any) *exec.Cmd {
 	n.Helper()
 	return n.exec(n.kind[0], verb, pod, more)
 }
 
-// gc is a registry-gc of what has been free for a minute.
+// gc returns a registry-gc that releases what has been free for a minute.
 func (n *node) gc() *exec.Cmd { return n.command(tool.Name, "registry-gc", "--free-after=1m") }
 
 func (n *node) command(name string, args ...string) *exec.Cmd {
@@ -247,7 +249,7 @@ func (n *node) has(pod string, addrs ...netip.Addr) {
 	n.pods[pod], n.further[pod] = addrs[0], addrs[1:]
 }
 
-// addrs are all addresses of a live pod.
+// addrs returns all addresses of a live pod.
 func (n *node) addrs(pod string) []netip.Addr {
 	return append([]netip.Addr{n.pods[pod]}, n.further[pod]...)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// forNode is what the operators of these tests want.
+// forNode is the ENI that operators want in these tests.
 var forNode = more.ENISpec{SecurityGroups: []string{"sg-1"}, Addrs: 3, MinIndex: 1,
 	Tags: map[string]string{"for": "pods"}}
 
@@ -33,7 +33,8 @@ func (w *world) noLink(spec more.ENISpec) (id string) {
 	return id
 }
 
-// unanswered is a run of new-interface in which an action has this outcome, and EC2 does not answer until the run ends.
+// unanswered is a run of new-interface in which all calls of the action have this outcome, so the run ends without an
+// answer of EC2.
 func (w *world) unanswered(spec more.ENISpec, action string, outcome ec2sim.Outcome) {
 	w.Helper()
 	w.EC2.Script(action, slices.Repeat([]ec2sim.Outcome{outcome}, 50)...)
@@ -116,7 +117,7 @@ func TestProvisionMarkEnds(t *testing.T) {
 		w.Operate("AttachNetworkInterface", "NetworkInterfaceId", made, "InstanceId", all[0].Instance,
 			"DeviceIndex", "1")
 		time.Sleep(time.Minute)
-		wires.by = "attachment.instance-id" // metadata shows it
+		wires.by = "attachment.instance-id" // only metadata shows the ENI
 		wires.hidden.Store(made)
 		if id := w.mustProvision(forNode); id != made {
 			w.Errorf("has made %s, answers %s", made, id)
@@ -180,8 +181,8 @@ func TestProvisionOfAnother(t *testing.T) {
 	}
 }
 
-// TestProvisionMeanwhile: new-interface is interrupted, and a collection or an ADD comes before it is repeated. It
-// answers with the ENI of its first run.
+// TestProvisionMeanwhile: new-interface is interrupted, and a collection or an ADD comes before it is repeated. The
+// repeated command answers with the ENI of its first run.
 func TestProvisionMeanwhile(t *testing.T) {
 	attached := func(w *world) string {
 		made := w.notAttached(forNode)

@@ -33,7 +33,7 @@ var ofOne = []struct{ code, message string }{
 	{"SomethingNew", ""},
 }
 
-// inTwoSubnets is inBubble with a second subnet for pods.
+// inTwoSubnets does what inBubble does, with a second subnet for pods.
 func inTwoSubnets(t *testing.T, f func(*world)) {
 	t.Helper()
 	inBubbleOf(t, "m5.large", func(c *ec2sim.Config) {
@@ -125,7 +125,8 @@ func TestRefusedSubnet(t *testing.T) {
 	}
 }
 
-// TestStuckENI: the ENIs of a subnet stay in a transition for ever.
+// TestStuckENI: EC2 refuses to attach the ENIs of two subnets, as if they stayed in a transition. At most one such ENI
+// exists. When EC2 can attach the ENIs of one subnet, a pod gets an address.
 func TestStuckENI(t *testing.T) {
 	inTwoSubnets(t, func(w *world) {
 		for _, subnet := range []string{"subnet-pod0", "subnet-pod1"} {
@@ -174,8 +175,8 @@ func TestRefusedAction(t *testing.T) {
 	})
 }
 
-// TestOutpost: a subnet of an Outpost is in the region's zone, but not for an instance of the region. A subnet of the
-// region is not for an instance of the Outpost.
+// TestOutpost: a subnet of an Outpost is in a zone of the region, but an instance of the region cannot use it. An
+// instance of the Outpost cannot use a subnet of the region.
 func TestOutpost(t *testing.T) {
 	const outpost = "arn:aws:outposts:us-east-1:1:outpost/op-1"
 	for _, own := range []string{"", outpost} {

@@ -29,7 +29,7 @@ import (
 type twoNodes struct {
 	*world
 	other *ec2sim.Instance
-	eni   string // of the first, for pods
+	eni   string // the ENI for pods of the first node
 }
 
 // newTwoNodes gives the first node an ENI that it may release, because its pod has gone.
@@ -58,7 +58,7 @@ func (w *twoNodes) tag(key, value string) {
 	w.Operate("CreateTags", "ResourceId.1", w.eni, "Tag.1.Key", key, "Tag.1.Value", value)
 }
 
-// draining says that a collection has begun to delete the ENI, and was killed.
+// draining marks the ENI, as if a collection was killed when it had begun to delete the ENI.
 func (w *twoNodes) draining() {
 	w.Edit(func(s *registry.State) { s.Edit(w.eni, (*registry.ENI).Drain) })
 }
@@ -74,13 +74,13 @@ func (w *twoNodes) afterDetach(do func()) {
 }
 
 // TestOthersENIs: no process detaches or deletes an ENI that is attached to another instance, was made for another
-// instance, or must not be changed. It leaves the registry, or stays as it is.
+// instance, or must not be changed. Such an ENI leaves the registry, or stays as it is.
 func TestOthersENIs(t *testing.T) {
 	for name, c := range map[string]struct {
 		becomes func(w *twoNodes)
 		want    string // in Remove's error
 		known   bool   // the registry still knows the ENI
-		ours    int    // calls of EC2 by us that change something
+		ours    int    // calls of the node that change something in EC2
 	}{
 		"moved": {func(w *twoNodes) { w.detach(); w.attach() },
 			"it is attached to i-00000000000000002", false, 0},
@@ -223,8 +223,8 @@ func TestCollectServing(t *testing.T) {
 	}
 }
 
-// TestRemoveFails: EC2 fails while an operator removes an ENI that no growth has created. The next collection
-// continues. If EC2 has refused to detach the ENI, it serves pods as before.
+// TestRemoveFails: EC2 fails while an operator removes an ENI that no growth has created. The next collection continues
+// the removal. If EC2 has refused to detach the ENI, it serves pods as before.
 func TestRemoveFails(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -383,7 +383,7 @@ func TestRemoveBeforeAttach(t *testing.T) {
 }
 
 // TestDrainingUnknown: a node must change nothing in EC2, and its role may not describe ENIs. An earlier process has
-// marked an ENI. The collections succeed, and remove the mark when the role may describe the ENI.
+// marked an ENI as draining. The collections succeed, and remove the mark when the role may describe the ENI.
 func TestDrainingUnknown(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.mustAcquire(1)
@@ -523,8 +523,8 @@ func TestCollectThrottledEnds(t *testing.T) {
 	}
 }
 
-// TestCollectUnanswered: EC2 gives no answer to a collection. For three ENIs that the collection wants to delete, or
-// that pods had asked for, it does not ask longer than for one.
+// TestCollectUnanswered: EC2 gives no answer to a collection that wants to delete ENIs of ours, or to detach ENIs on
+// request. The collection asks no more often for three ENIs than for one.
 func TestCollectUnanswered(t *testing.T) {
 	for _, asks := range []bool{false, true} {
 		asked := map[int]int{}
@@ -574,7 +574,8 @@ func TestCollectMayNotDetach(t *testing.T) {
 	w.consistent()
 }
 
-// busyDetach is an EC2 that throttles a collection whenever it detaches an ENI. Before the first time, it calls first.
+// busyDetach is an EC2 that throttles a collection whenever it detaches an ENI. Before it throttles for the first time,
+// it calls the function first.
 type busyDetach struct {
 	sim   *ec2sim.Sim
 	first func()
@@ -632,8 +633,8 @@ func TestCollectThrottledGrowthDetaches(t *testing.T) {
 	w.consistent()
 }
 
-// TestCollectStuck: EC2 does not finish to detach an ENI, of ours or on request. The collection still releases idle
-// addresses of other ENIs, and ends in time. When EC2 has finished, a collection continues.
+// TestCollectStuck: EC2 has not finished to detach two ENIs, one of ours and one on request. The collection still
+// releases idle addresses of other ENIs, and ends in time. When EC2 has finished, a collection continues.
 func TestCollectStuck(t *testing.T) {
 	const takes = time.Hour
 	inSlowBubble(t, "m5.2xlarge", takes, func(w *world, _ *wires) {
@@ -660,15 +661,16 @@ func TestCollectStuck(t *testing.T) {
 		}
 		time.Sleep(takes)
 		w.collect()
-		if n := len(w.ENIs()); n != 1 { // no pod is there
+		if n := len(w.ENIs()); n != 1 { // no pod is left
 			w.Errorf("%d ENIs are attached: %+v", n, w.State().ENIs)
 		}
 		w.consistent()
 	})
 }
 
-// TestRemoveBegun: an ADD is killed between the creation and the attachment of its ENI. An operator removes the ENI,
-// and does what the refusal says. This is different if another network of the node must not create ENIs.
+// TestRemoveBegun: an ADD is killed between the creation and the attachment of its ENI. An operator tries to remove the
+// ENI, and follows the advice in the error. The advice is different if another network of the node must not create
+// ENIs.
 func TestRemoveBegun(t *testing.T) {
 	for other, advice := range map[lease.Provision]string{lease.ProvisionFull: "run registry-gc, and try again",
 		lease.ProvisionAssign: "first wait 15 minutes", lease.ProvisionNone: "first wait 15 minutes"} {

@@ -61,7 +61,7 @@ func TestRenewed(t *testing.T) {
 	}
 }
 
-// TestRenewedUndone: an operator undoes this, and new pods get the addresses of the ENI again.
+// TestRenewedUndone: an operator undoes the renewal of an ENI, and new pods get addresses of this ENI again.
 func TestRenewedUndone(t *testing.T) {
 	w := newWorld(t, "m5.2xlarge", 20)
 	w.policy.Batch = 4

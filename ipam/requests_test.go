@@ -117,7 +117,7 @@ func TestRequestPool(t *testing.T) {
 	if e := w.ENI(same.ID); e.Tags[book.TagPool] != "default/subnet-db/sg-2/sg-3" {
 		t.Errorf("the pod is on %+v", e)
 	}
-	w.Lose() // the tags say which ENI is for whom
+	w.Lose() // after this loss, only the ENIs' tags name their pools
 	must(t, w.pool().Learn(t.Context()))
 	for i := range 7 {
 		w.end(i)
@@ -153,8 +153,8 @@ func TestRequestAddress(t *testing.T) {
 	w.consistent()
 }
 
-// TestRequestAddressWhileOthersCool: a new ENI for a chosen address has room for it, even if the growth would ask for a
-// reserve, because addresses cool.
+// TestRequestAddressWhileOthersCool: a growth creates an ENI for a chosen address. The ENI has room for this address,
+// although the growth also wants a reserve, because other addresses cool.
 func TestRequestAddressWhileOthersCool(t *testing.T) {
 	w := newCity(t, "m5.large")
 	for i := range 10 { // as many as an ENI can have
@@ -186,7 +186,8 @@ func TestRequestBothFamilies(t *testing.T) {
 	w.consistent()
 }
 
-// TestRequestAgain: a pod that is created again gets its address at once. Another pod waits until it has cooled.
+// TestRequestAgain: a pod that is created again gets its address at once. Another pod waits until the address has
+// cooled.
 func TestRequestAgain(t *testing.T) {
 	w := newCity(t, "m5.large")
 	const ask = `[{"ip": "10.177.1.77"}]`
@@ -196,7 +197,7 @@ func TestRequestAgain(t *testing.T) {
 	w.end(1)
 	_, err = w.ask(2, allowAll, ask)
 	wantRefusal(t, err, "pod default/pod002 asks for the address 10.177.1.77, which has been free since ")
-	for n := range 9 { // nor does a pod get it that asks for nothing
+	for n := range 9 { // a pod that asks for nothing does not get the address, either
 		a, err := w.ask(10+n, allowAll, "")
 		must(t, err)
 		if a[0].Addrs[0] == netip.MustParseAddr("10.177.1.77") {
@@ -233,7 +234,7 @@ func TestRequestChanges(t *testing.T) {
 		must(t, err)
 		for _, other := range asks {
 			if other == first || other == "" && strings.Contains(first, "ip") {
-				continue // what it has is one of what it may have
+				continue // the addresses that the pod has also fit this request
 			}
 			_, err := w.ask(n, allow, other)
 			wantRefusal(t, err, fmt.Sprintf("pod default/pod%03d has %v of %s from an earlier ADD, and these "+
@@ -284,9 +285,9 @@ func TestRequestENI(t *testing.T) {
 	_, err := w.ask(3, allowAll, ask)
 	wantRefusal(t, err, "the pod asks for "+e.ID+
 		", and no address of this ENI is free. The addresses are used by: pod default/pod001, pod default/pod002")
-	// The first call is the test's own.
+	// The creation is the test's own call.
 	w.wantWrites(map[string]int{"CreateNetworkInterface": 1, "AttachNetworkInterface": 1})
-	// no other pod gets its addresses
+	// no other pod gets an address of the ENI
 	for n := range 10 {
 		if a := w.mustAsk(10+n, "")[0]; a.ID == e.ID {
 			t.Fatal("a pod has an address of the ENI without asking")
@@ -374,7 +375,7 @@ func TestRequestENIKept(t *testing.T) {
 // pod gets an address of it, and the next process waits.
 func TestRequestENIDetaching(t *testing.T) {
 	inSlowBubble(t, "m5.large", 2*time.Second, func(w *world, _ *wires) {
-		// after the last refusal, EC2 still detaches it
+		// with this jitter, EC2 still detaches the ENI after the last refusal
 		w.cloud.Jitter = func(d time.Duration) time.Duration { return d / 4 }
 		e := w.given(aws.ENISpec{Subnet: "subnet-node"})
 		w.mustAsk(1, fmt.Sprintf(`[{"eni": %q}]`, e.ID))
@@ -398,7 +399,7 @@ func TestRequestENIDetaching(t *testing.T) {
 // TestRequestENILost: the registry is lost while a pod uses an ENI. The pod keeps the ENI, and no other pod gets it.
 func TestRequestENILost(t *testing.T) {
 	w := newCity(t, "m5.large")
-	// it would fit the pool
+	// this ENI would fit the pods' pool
 	e := w.given(aws.ENISpec{Subnet: "subnet-pods", SecurityGroups: []string{"sg-1"}, Secondary: 5})
 	ask := fmt.Sprintf(`[{"eni": %q}]`, e.ID)
 	w.mustAsk(1, ask)
@@ -443,8 +444,8 @@ func TestRequestRefused(t *testing.T) {
 	good := w.given(aws.ENISpec{Subnet: "subnet-db"})
 	pools := w.mustAsk(2, "")[0].ID
 	w.mustAsk(3, "")
-	// An address is free for the pods that want one besides an ENI. Otherwise EC2 would assign one before the ENI is
-	// checked.
+	// An address is free for pods that ask for an ENI and a further interface. Otherwise EC2 would assign an address
+	// before the node checks the ENI.
 	w.end(3)
 	w.Age(hour)
 	had := fmt.Sprint(w.EC2.ENIs())
@@ -516,8 +517,8 @@ func TestRequestRefused(t *testing.T) {
 	w.consistent()
 }
 
-// TestRequestMax: max limits all ADDs of a pod together, as Multus makes them. An ADD without a request, or a repeated
-// one, is never refused. If several entries allow a request, the largest max counts.
+// TestRequestMax: max limits all ADDs of a pod together; with Multus, a pod has several. An ADD without a request, or a
+// repeated ADD, is never refused. If several entries allow a request, the largest max counts.
 func TestRequestMax(t *testing.T) {
 	w := newCity(t, "m5.4xlarge")
 	entries := strings.Replace(allowAll, `"requests": [`,
@@ -568,7 +569,7 @@ func TestRequestMax(t *testing.T) {
 	w.consistent()
 }
 
-// TestRequestEntries: each entry of requests has ENIs of its own, by their tags.
+// TestRequestEntries: each entry of requests allows the ENIs that have the entry's tags.
 func TestRequestEntries(t *testing.T) {
 	w := newCity(t, "m5.4xlarge")
 	entries := strings.Replace(allowAll, `"requests": [`,
@@ -620,8 +621,8 @@ func TestRequestENILostAnswer(t *testing.T) {
 	}
 }
 
-// TestRequestAllocate: an operator allocates addresses for the next pods. No ENI gets them that another owner has
-// created, or whose link is in a pod.
+// TestRequestAllocate: an operator allocates addresses for the next pods. The node assigns none of them to an ENI that
+// an operator has created, or whose link is in a pod.
 func TestRequestAllocate(t *testing.T) {
 	w := newCity(t, "m5.xlarge")
 	e := w.given(aws.ENISpec{Subnet: "subnet-db"})
@@ -636,7 +637,7 @@ func TestRequestAllocate(t *testing.T) {
 	}
 }
 
-// TestRequestPutBack: a pod is created again, and its ADD leases its cooling address, but then fails for another
+// TestRequestPutBack: a pod is created again, and its ADD leases the pod's cooling address, but then fails for another
 // reason. The address still cools for all other pods, and the pod gets it with its next ADD.
 func TestRequestPutBack(t *testing.T) {
 	w := newCity(t, "m5.large")
@@ -661,7 +662,7 @@ func TestRequestPutBack(t *testing.T) {
 }
 
 // TestRequestInTurn: EC2 has assigned a chosen address. Before the pod's ADD leases it, an ADD of another pod looks for
-// a free address.
+// a free address. It does not get the chosen address.
 func TestRequestInTurn(t *testing.T) {
 	w := newCity(t, "m5.large")
 	asked := netip.MustParseAddr("10.177.1.77")
@@ -734,7 +735,7 @@ func TestRequestENILast(t *testing.T) {
 	w.wantWrites(map[string]int{})
 
 	w.EC2.Script("CreateNetworkInterface")
-	w.Lose() // it would ask EC2 again only in some seconds
+	w.Lose() // without this, the node would ask EC2 again only in some seconds
 	all := w.mustAsk(1, ask)
 	if all[0].ID != given.ID || all[0].Addrs[0] != given.Addrs[0] || all[1].ID == given.ID {
 		t.Errorf("got %+v", all)
@@ -768,7 +769,8 @@ func TestRequestLostBetween(t *testing.T) {
 }
 
 // TestChosenNone: a network of the node must change nothing in EC2, so no process releases a chosen address. When its
-// pod has ended for some time, each pod of the pool can have the address, and no DEL marks it any more.
+// pod has ended for some time, each pod of the pool can get the address, and the address is no longer marked for
+// release.
 func TestChosenNone(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		a := w.mustAsk(1, `[{"ip": "10.177.16.77"}]`)[0].Addrs[0]

@@ -22,7 +22,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// runRouted starts a routed pod on a node by the plugins, as processes.
+// runRouted executes the plugins as processes, and so starts a routed pod on a node.
 func runRouted(n *node) *running {
 	n.Helper()
 	addTo(n, n.Host, nl.Addr{Prefix: netip.PrefixFrom(n.ENIs()[0].Addrs[0], 24), Dev: "eth0"})
@@ -35,7 +35,7 @@ func runRouted(n *node) *running {
 	return r
 }
 
-// addr is the pod's address.
+// addr returns the pod's address.
 func (r *running) addr() netip.Addr {
 	r.Helper()
 	var result types100.Result

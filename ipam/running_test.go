@@ -30,11 +30,11 @@ type running struct {
 	*node
 	ns     *nl.NS
 	path   string
-	result json.RawMessage // of ipam, with the link
+	result json.RawMessage // the result of the ipam plugin, with the pod's link
 }
 
-// runPod starts a pod by the plugins, as processes. A veth replaces the ipvlan slave, because not every kernel has
-// ipvlan.
+// runPod executes the first and the last plugin as processes, and so starts a pod. A veth replaces the ipvlan slave,
+// because not every kernel has ipvlan.
 func runPod(n *node) *running {
 	n.Helper()
 	boot := n.ENIs()[0]
@@ -95,7 +95,8 @@ func (r *running) call(plugin, verb string, conf map[string]any) []byte {
 	return cmd.Stdout.(*bytes.Buffer).Bytes()
 }
 
-// dump returns all that the node and the pod have. CHECK covers the contents of the tables.
+// dump returns the objects that the node and the pod have in the kernel. CHECK compares the contents of nftables
+// tables.
 func (r *running) dump() string {
 	r.Helper()
 	return nltest.Dump(r, r.Host, r.ns)
@@ -110,7 +111,7 @@ func (r *running) wants(before, when string) {
 	r.ptp("CHECK")
 }
 
-// Ways to lose a registry.
+// losses are ways to lose a registry.
 var losses = map[string]func(r *running){
 	"deleted": func(r *running) { must(r, os.RemoveAll(r.Dir)) },
 	"aside":   func(r *running) { must(r, os.Rename(r.Dir, r.Dir+".aside")) },
@@ -141,7 +142,7 @@ var blindness = map[string]func(r *running, eni string) (heal func()){
 		return func() { stop(); r.EC2.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", 0) }
 	},
 	"metadata forgets the ENI, EC2 throttles": func(r *running, eni string) func() {
-		r.EC2.Fail("DescribeNetworkInterfaces", "RequestLimitExceeded", 3) // longer than one call is repeated
+		r.EC2.Fail("DescribeNetworkInterfaces", "RequestLimitExceeded", 3) // more failures than one call has attempts
 		stop := r.Lie(ec2sim.ForgetENI(eni))
 		return func() { stop(); r.EC2.Fail("DescribeNetworkInterfaces", "RequestLimitExceeded", 0) }
 	},
@@ -170,8 +171,8 @@ func (r *running) collect() {
 	}
 }
 
-// stays checks that collections change nothing of a running pod while the registry is lost and the node is blind, and
-// later. When the pod has ended, the node is bare.
+// stays checks that collections change nothing of a running pod. First lose has removed the registry, and blind hides
+// the pods' addresses; then collections learn them again. When the pod has ended, the node must be as in the dump bare.
 func (r *running) stays(bare string, lose func(*running), blind func(*running, string) func()) {
 	r.Helper()
 	before := r.dump()

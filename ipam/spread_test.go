@@ -9,11 +9,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// TestNearlyFullSubnet: an ENI takes a whole slot, so it goes to a subnet with room for all its addresses, and not to
-// one with a single address.
+// TestNearlyFullSubnet: each ENI takes a slot. So the node creates an ENI in a subnet with room for all addresses of
+// the ENI, and not in one with a single free address.
 func TestNearlyFullSubnet(t *testing.T) {
 	w := newWorld(t, "m5.large", 20, 28)
-	_, err := aws.New(w.cloud).CreateENI(t.Context(), aws.ENISpec{Subnet: "subnet-pod1", Secondary: 9}) // of eleven
+	_, err := aws.New(w.cloud).CreateENI(t.Context(), aws.ENISpec{Subnet: "subnet-pod1", Secondary: 9}) // one of 11 stays free
 	must(t, err)
 	for n := range 20 { // all that two ENIs have
 		if _, err := w.acquire(n); err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// rebootsStale: a collection unassigns an address, and the node boots. Metadata still shows the address, and nothing on
-// the node shows that it is gone.
+// rebootsStale: a collection unassigns an address, and the node boots. Metadata still shows the address until the test
+// calls confess, and nothing on the node shows that the address is gone.
 func (w *world) rebootsStale() (eni string, gone netip.Addr, confess func()) {
 	w.Helper()
 	w.policy.Batch, w.policy.ReuseWait = 3, 0
@@ -41,7 +41,7 @@ func (w *world) rebootsStale() (eni string, gone netip.Addr, confess func()) {
 	return eni, gone, confess
 }
 
-// getNot gives pods all addresses of the node, and checks that none of them is gone.
+// getNot gives pods all addresses of the node, and checks that no pod gets the address gone.
 func (w *world) getNot(gone netip.Addr) {
 	w.Helper()
 	for n := range 4 {
@@ -77,7 +77,7 @@ func TestStaleAfterBoot(t *testing.T) {
 }
 
 // TestStaleForHours: metadata does not change at all. After a loss of the registry, the node asks EC2 which addresses
-// it has. It also does so if another network may change nothing in EC2, if an operator has removed the registry's
+// its ENIs have. It also asks if another network may change nothing in EC2, if an operator has removed the registry's
 // directory, or if the configuration cannot be read.
 func TestStaleForHours(t *testing.T) {
 	for _, provision := range []lease.Provision{lease.ProvisionFull, lease.ProvisionAssign, lease.ProvisionNone, "?"} {
@@ -118,7 +118,7 @@ func (w *world) collectBoth(provision lease.Provision) {
 	w.Helper()
 	p := w.pool()
 	if p.Policy = lease.Common(w.policy, w.another(provision)); provision == "?" {
-		p.Policy = lease.Policy{Provision: lease.ProvisionNone, Changes: true} // as registry-gc
+		p.Policy = lease.Policy{Provision: lease.ProvisionNone, Changes: true} // as registry-gc does
 	}
 	must1(p.Collect(w.Context(), less.Collection{FreeAfter: 24 * time.Hour, Max: -1}))(w)
 }
@@ -134,8 +134,8 @@ func (w *world) collectOne() netip.Addr {
 	return done.Unassigned[0]
 }
 
-// TestStaleBootENI: with interfaceIndex 0, pods get addresses of the boot ENI. It needs no tags, but EC2 must confirm
-// its addresses, too.
+// TestStaleBootENI: with interfaceIndex 0, pods get addresses of the boot ENI. The node does not need the tags of this
+// ENI, but EC2 must confirm the ENI's addresses, too.
 func TestStaleBootENI(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.policy.MinIndex = 0

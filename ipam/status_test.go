@@ -9,7 +9,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// TestStatusWhileLocked: STATUS does not wait for a process that has the locks of the registry and of growth.
+// TestStatusWhileLocked: STATUS does not wait while other processes have the locks of the node.
 func TestStatusWhileLocked(t *testing.T) {
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
 	n.acquire(1, "old")

@@ -28,8 +28,8 @@ func newStranger(t *testing.T) stranger {
 	return stranger{ns, path}
 }
 
-// claim gives the stranger addresses in all its ways: at lo, at a link with the MAC address of the ENI, and at a link
-// that was made on that one.
+// claim adds addresses to the stranger's links in turn: to lo, to ens5, which has the MAC address of the ENI, and to
+// eth0, a slave of ens5.
 func (s stranger) claim(t *testing.T, mac string, addrs ...netip.Addr) {
 	t.Helper()
 	must(t, nl.Veth{Name: "ens5", MAC: mac, Peer: "far", PeerNS: s.NS}.Add(s.NS))
@@ -72,7 +72,8 @@ func TestStranger(t *testing.T) {
 	}
 }
 
-// TestStrangerLeases: an earlier release has made leases for a stranger's addresses. A collection ends them.
+// TestStrangerLeases: an earlier release has made leases for the addresses that a stranger claims. A collection ends
+// them.
 func TestStrangerLeases(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 4
@@ -112,7 +113,7 @@ func TestStrangerChanges(t *testing.T) {
 	for i := range 200 { // so many that a list of the kernel has several parts
 		must(t, nl.Veth{Name: fmt.Sprint("v", i), Peer: fmt.Sprint("w", i), PeerNS: s.NS}.Add(s.NS))
 	}
-	// The kernel has a number for the node here, as in the namespace of a pod.
+	// With this pair, the kernel has an ID for the node's namespace in the stranger's namespace, as in a pod's.
 	must(t, nl.Veth{Name: "vpair", Peer: "pair", PeerNS: s.NS}.Add(w.Host))
 	own, err := nl.Open("stranger", s.path)
 	must(t, err)
@@ -146,8 +147,9 @@ func TestStrangerChanges(t *testing.T) {
 	}
 }
 
-// TestStrangerLink: the link of an ENI is not on the node. A stranger has a link with its MAC address, but no network
-// card, so a collection releases the ENI. (The ENIs of this test are veths, so the stranger's link is of another kind.)
+// TestStrangerLink: the link of an ENI is not on the node. A stranger has a link with the ENI's MAC address, but this
+// link is not a network card, so a collection deletes the ENI. (The ENIs of this test are veths, so the stranger's link
+// is of another kind.)
 func TestStrangerLink(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(1)

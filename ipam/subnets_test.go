@@ -16,8 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestNoSubnet: a mistake in subnetTags does not count as a full subnet. The pod's event says what the node looked for,
-// where, and what is there.
+// TestNoSubnet: a mistake in subnetTags does not count as a full subnet. The pod's event says which tags the node
+// looked for, where, and which tags the subnets have.
 func TestNoSubnet(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -68,7 +68,7 @@ func TestNoSubnet(t *testing.T) {
 // TestFullSubnets: if no subnet with the tags has a free address, the node asks EC2 to create nothing.
 func TestFullSubnets(t *testing.T) {
 	w := newWorld(t, "m5.large", 28)
-	const rest = 10 // of a /28, beside five that AWS keeps and the primary address
+	const rest = 10 // addresses of a /28, without the five that AWS reserves and the primary address
 	if _, err := w.pool().Cloud.CreateENI(t.Context(), aws.ENISpec{Subnet: "subnet-pod0",
 		Secondary: rest}); err != nil {
 		t.Fatal(err)
@@ -109,8 +109,8 @@ func TestSubnetStaysFull(t *testing.T) {
 	})
 }
 
-// TestSubnetStaysFullChurn: meanwhile pods end, and others get their addresses. This does not mean that the subnet has
-// room.
+// TestSubnetStaysFullChurn: while a subnet is full, pods end, and other pods get their addresses. The node does not
+// conclude that the subnet has room.
 func TestSubnetStaysFullChurn(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.policy.ReuseWait = time.Second

@@ -18,8 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// TestTagsUnknown: EC2 does not answer when the node learns an ENI whose tags forbid changes. No pod gets its
-// addresses, then or later, and it loses none.
+// TestTagsUnknown: EC2 does not answer when the node learns an ENI whose tags forbid changes. No pod gets an address of
+// this ENI, then or later, and the ENI loses no address.
 func TestTagsUnknown(t *testing.T) {
 	const action = "DescribeNetworkInterfaces"
 	for name, fail := range map[string]func(*world){
@@ -83,7 +83,7 @@ func TestTagsUnknownCancelled(t *testing.T) {
 }
 
 // TestTagsUnknownNotAllowed: the role may not ask for tags. The ENI serves pods, as with the original plugin, but the
-// node releases nothing of it. With several pools, it serves no pods.
+// node releases none of its addresses. With several pools, the ENI serves no pods.
 func TestTagsUnknownNotAllowed(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		other := w.attachForeign(nil)
@@ -139,7 +139,7 @@ func TestLostAnswerNotAllowed(t *testing.T) {
 }
 
 // TestTagsUnknownPools: with "provision": "none" and several pools, the role may not ask for tags, until an operator
-// corrects it. The ENI serves its pool from the next collection on.
+// corrects the role. The ENI serves its pool from the next collection on.
 func TestTagsUnknownPools(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		var c lease.Config
@@ -184,7 +184,8 @@ func TestTagsUnknownLater(t *testing.T) {
 	})
 }
 
-// attachAt attaches an ENI at a device index, as an operator or another program does. The ENI is like those for pods.
+// attachAt attaches an ENI at a device index, as an operator or another program does. The ENI is like the ENIs that the
+// node creates for pods.
 func (w *world) attachAt(index int) string {
 	w.Helper()
 	w.Operate("CreateNetworkInterface", "SubnetId", "subnet-pod0")

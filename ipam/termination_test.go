@@ -37,7 +37,7 @@ func TestTerminationLater(t *testing.T) {
 				}
 				w.EC2.Fail("ModifyNetworkInterfaceAttribute", refusal, 0)
 				time.Sleep(registry.MostRefusal) // for so long, the node does not ask again
-				// it may ask EC2 first, and that takes a growth or a collection of its own
+				// the first collection may only ask EC2 about the ENI, and the second then sets the attribute
 				for range 2 {
 					time.Sleep(time.Minute)
 					w.collect()
@@ -48,8 +48,8 @@ func TestTerminationLater(t *testing.T) {
 	}
 }
 
-// TestTerminationNewInterface: EC2 throttles or fails when new-interface has attached an ENI. DeleteOnTermination is
-// still set, also on a node that must not create ENIs.
+// TestTerminationNewInterface: when new-interface has attached an ENI, EC2 throttles the next call, or fails.
+// DeleteOnTermination is still set, also on a node that must not create ENIs.
 func TestTerminationNewInterface(t *testing.T) {
 	for _, code := range []string{throttling, "InternalError"} {
 		for _, provision := range []lease.Provision{lease.ProvisionAssign, lease.ProvisionNone} {
@@ -94,7 +94,8 @@ func TestTerminationMixed(t *testing.T) {
 }
 
 // TestTerminationTwoIntents: new-interface gets no answer to its attachment, EC2's descriptions lag, and EC2 throttles
-// the repeated command. The ENI then has two intents. The registry has no order of intents, so the test repeats.
+// the repeated command. The ENI then has two intents. A process reads intents in a random order, so the test repeats
+// this.
 func TestTerminationTwoIntents(t *testing.T) {
 	for range 8 {
 		inBubble(t, "m5.large", func(w *world, wires *wires) {

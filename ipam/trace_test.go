@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
 )
 
-// fileCalls are the system calls that change the state on disk or the holder of a lock: their names, and which argument
-// is a path, or -1 if the first one is a descriptor.
+// fileCalls has the system calls that change files on disk or the holder of a lock. The field path is the index of the
+// argument with a path, or -1 if the first argument is a descriptor.
 var fileCalls = map[uint64]struct {
 	name string
 	path int
@@ -30,7 +30,8 @@ var fileCalls = map[uint64]struct {
 	unix.SYS_CLOSE:     {"close", -1},
 }
 
-// onFiles names the system calls on the files of a directory.
+// onFiles returns a function that names a system call on a file in the directory dir. It returns an empty name for
+// other system calls.
 func onFiles(dir string) func(trace.Call) string {
 	return func(c trace.Call) string {
 		call, ok := fileCalls[c.Nr]
@@ -42,7 +43,7 @@ func onFiles(dir string) func(trace.Call) string {
 			path = c.File(0)
 		} else {
 			path = c.Text(call.path)
-			if !filepath.IsAbs(path) { // in an open directory
+			if !filepath.IsAbs(path) { // the path is relative to an open directory
 				path = filepath.Join(c.File(0), path)
 			}
 		}
@@ -50,7 +51,7 @@ func onFiles(dir string) func(trace.Call) string {
 			return ""
 		}
 		if call.name == "close" && !strings.HasSuffix(path, ".lock") {
-			return "" // only of a lock is that a change
+			return "" // only the close of a lock's file changes something
 		}
 		if call.name == "openat" && path == dir {
 			return ""

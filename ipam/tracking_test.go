@@ -12,7 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// bootTracks sets timeouts of the boot ENI.
+// bootTracks sets timeouts of the boot ENI's connection tracking.
 func (w *world) bootTracks(params ...string) {
 	w.Helper()
 	w.Operate("ModifyNetworkInterfaceAttribute", append(params, "NetworkInterfaceId", w.EC2.ENIs()[0].ID)...)
@@ -60,8 +60,8 @@ func TestTracking(t *testing.T) {
 	}
 }
 
-// TestTrackingAgain: a process ends without EC2's answer. The next one repeats the call with the same timeouts,
-// although the boot ENI or the configuration has others by now.
+// TestTrackingAgain: a process ends without EC2's answer. The next process repeats the call with the same timeouts,
+// although the boot ENI or the configuration has other timeouts by now.
 func TestTrackingAgain(t *testing.T) {
 	for name, change := range map[string]func(*world){
 		"the configuration": func(w *world) { w.policy.Tracking = registry.Tracking{TCPEstablished: 600} },
@@ -73,7 +73,7 @@ func TestTrackingAgain(t *testing.T) {
 			w.bootTracks(establishedParam, "7200")
 			w.policy.Timeout = time.Second
 			w.EC2.Script("CreateNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.DoneLost}, 50)...)
-			for w.EC2.Asked("CreateNetworkInterface") == 0 { // a busy machine may not come so far in its time
+			for w.EC2.Asked("CreateNetworkInterface") == 0 { // on a busy machine, the time may end before the call
 				if _, err := w.acquire(1); err == nil {
 					t.Fatal("no error")
 				}

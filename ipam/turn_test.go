@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// countFile is an environment variable with a file, to which processes write that they were executed.
+// countFile is the environment variable with the path of a file. Each GrowProgram adds a line to this file.
 const countFile = "IPAM_TEST_COUNT"
 
 // count records the execution of this process, with its PID.
@@ -38,7 +38,7 @@ func count() {
 	}
 }
 
-// counting returns a node with a kind of plugins, which counts the executions of GrowProgram.
+// counting returns a node that counts the executions of GrowProgram. The argument k is the kind of the node's plugins.
 func counting(t testing.TB, k kind, instance string, via *mute) *node {
 	t.Helper()
 	n := newNode(t, instance, ec2sim.Config{}, via.via)
@@ -47,7 +47,7 @@ func counting(t testing.TB, k kind, instance string, via *mute) *node {
 	return n
 }
 
-// executed returns the PID and the arguments of each GrowProgram.
+// executed returns the PID and the arguments of each GrowProgram that was executed.
 func (n *node) executed() (all []string) {
 	n.Helper()
 	path := ""
@@ -108,8 +108,8 @@ func TestRefusedExecutes(t *testing.T) {
 	n.add("later")
 }
 
-// TestTurnKilled: the ADD that has its turn, or its GrowProgram, is killed while EC2 does not answer. The waiting ADDs
-// get their addresses by one more process, and nothing is left.
+// TestTurnKilled: the ADD that has its turn, or its GrowProgram, is killed while EC2 does not answer. One more
+// GrowProgram gets the addresses for the waiting ADDs, and nothing is left.
 func TestTurnKilled(t *testing.T) {
 	for name, kill := range map[string]func(parent *exec.Cmd, child int) error{
 		"parent": func(parent *exec.Cmd, _ int) error { return parent.Process.Kill() },
@@ -162,7 +162,7 @@ func TestTurnKilled(t *testing.T) {
 	}
 }
 
-// TestTimeLeft: GrowProgram has only the rest of addTimeout.
+// TestTimeLeft: GrowProgram gets only the rest of addTimeout as its time.
 func TestTimeLeft(t *testing.T) {
 	n := counting(t, alone, "m5.large", &mute{})
 	n.conf["addTimeout"] = 30

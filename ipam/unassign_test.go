@@ -23,7 +23,7 @@ import (
 )
 
 // TestUnassignAndGrow: EC2 has unassigned an address, but its answer is late or lost. Meanwhile EC2 gives the same
-// address to an ADD. The pod keeps it.
+// address to an ADD. The pod keeps the address.
 func TestUnassignAndGrow(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -56,7 +56,7 @@ func TestUnassignAndGrow(t *testing.T) {
 				go func() { defer close(done); got, failed = w.acquire(9) }()
 				select {
 				case <-done:
-				case <-time.After(time.Second): // it waits for the collection
+				case <-time.After(time.Second): // the ADD waits for the collection
 				}
 				if tt.lost {
 					panic(http.ErrAbortHandler)
@@ -137,7 +137,7 @@ func TestCollectChosen(t *testing.T) {
 }
 
 // TestUnassignIncident: while EC2 does not answer, no process knows which addresses an ENI has lost, so pods cannot
-// have them. A collection tries only one ENI, so the others keep their addresses for new pods. The same holds for
+// have them. A collection tries only one ENI, so the other ENIs keep their addresses for new pods. The same holds for
 // chosen addresses. A lost answer counts for the limit of the collection.
 func TestUnassignIncident(t *testing.T) {
 	for _, tt := range []struct {

@@ -66,7 +66,7 @@ func TestUnconfirmedAfterLoss(t *testing.T) {
 	}
 }
 
-// TestUnconfirmedOtherNetwork: the same for pods of another network of the node, which may change nothing in EC2.
+// TestUnconfirmedOtherNetwork: as TestUnconfirmedAfterLoss, for pods of another network that may change nothing in EC2.
 func TestUnconfirmedOtherNetwork(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	_, gone, left := w.loseWhileUnassigning()
@@ -101,7 +101,7 @@ func TestUnconfirmedNone(t *testing.T) {
 	w.consistent()
 }
 
-// TestUnconfirmedWithoutEC2: a role that may not ask EC2 waits until metadata must have settled.
+// TestUnconfirmedWithoutEC2: if the role may not describe ENIs, the node waits until metadata must have settled.
 func TestUnconfirmedWithoutEC2(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	_, gone, left := func() (a, b, c netip.Addr) {
@@ -121,7 +121,7 @@ func TestUnconfirmedWithoutEC2(t *testing.T) {
 	w.consistent()
 }
 
-// TestUnconfirmedOfENI: an ENI was being detached when the registry was lost. It leaves the new registry again.
+// TestUnconfirmedOfENI: an ENI was being detached when the registry was lost. The ENI leaves the new registry again.
 func TestUnconfirmedOfENI(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 0
@@ -175,7 +175,7 @@ func TestUnconfirmedOfPrefix(t *testing.T) {
 }
 
 // TestConfirmedAtBoot: after a boot, pods get the addresses of the launch template at once. A collection looks for an
-// ENI that was made right before, and looks again when EC2 has settled.
+// ENI that was made right before the boot, and looks again when EC2 has settled.
 func TestConfirmedAtBoot(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(1)
@@ -223,8 +223,8 @@ func TestUnconfirmedWhereAPairIs(t *testing.T) {
 	}
 }
 
-// TestStraysBeyondRoom: two ENIs were created, and there is a slot for one. An ADD gets an address of this one,
-// although the node can get no more.
+// TestStraysBeyondRoom: killed processes have created two ENIs, and only one slot is free. The node attaches one of the
+// ENIs, and an ADD gets an address of this ENI, although there is no slot for the other.
 func TestStraysBeyondRoom(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch, w.policy.Warm = 10, registry.Warm{Min: 20}
@@ -242,8 +242,8 @@ func TestStraysBeyondRoom(t *testing.T) {
 	w.consistent()
 }
 
-// TestUnconfirmedWithoutPods: the last pod's address was unassigned right before the registry was lost. Only the mark
-// shows that the node has not just booted.
+// TestUnconfirmedWithoutPods: the last pod's address was unassigned right before the registry was lost. Only a mark of
+// the collection shows that the node has not just booted.
 func TestUnconfirmedWithoutPods(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch, w.policy.ReuseWait = 3, 0

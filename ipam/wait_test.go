@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// TestBusyMetadata: an ADD waits while metadata throttles, or is out of order.
+// TestBusyMetadata: an ADD waits while metadata throttles, or is unavailable.
 func TestBusyMetadata(t *testing.T) {
 	for _, status := range []int{429, 503} {
 		for _, busy := range []time.Duration{time.Second / 2, 20 * time.Second, time.Hour} {
@@ -51,7 +51,8 @@ func TestBusyMetadata(t *testing.T) {
 	}
 }
 
-// TestNoInstanceID: an identity document has no instance ID. The ADD fails, and asks no more often than is useful.
+// TestNoInstanceID: the instance identity document has no instance ID. The ADD fails, and makes only a few requests to
+// metadata.
 func TestNoInstanceID(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, wires *wires) {
 		wires.metadata = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -113,9 +114,9 @@ func TestNotRunning(t *testing.T) {
 	}
 }
 
-// TestHiddenENI: metadata hides an ENI from a new node, so the instance seems to have room for another. When EC2 has
-// refused another, the node finds the hidden ENI. If EC2 hides it, too, the node finds it as soon as metadata shows it.
-// An ADD has to ask, and the addresses cool.
+// TestHiddenENI: metadata hides an ENI from a new node, so the instance seems to have room for another. When EC2
+// refuses to attach another ENI, the node finds the hidden ENI. If EC2 also hides this ENI, the node finds it as soon
+// as metadata shows it. Pods get its addresses when an ADD has found it and the addresses have cooled.
 func TestHiddenENI(t *testing.T) {
 	for _, kind := range []string{"forget", "hide", "number", "also by EC2"} {
 		t.Run(kind, func(t *testing.T) {
@@ -156,8 +157,8 @@ func TestHiddenENI(t *testing.T) {
 	}
 }
 
-// TestPartlyShownENI: the keys of a new ENI appear in metadata one after another. The registry keeps what it has of an
-// ENI, and the next pod gets the same routes, gateways and DNS server as the one before.
+// TestPartlyShownENI: the keys of a new ENI appear in metadata one after another. The registry keeps what it knows of
+// an ENI, and the next pod gets the same routes, gateways and DNS server as the one before.
 func TestPartlyShownENI(t *testing.T) {
 	for _, keys := range [][]string{
 		{"vpc-id"}, {"vpc-id", "vpc-ipv4-cidr-block", "vpc-ipv4-cidr-blocks", "vpc-ipv6-cidr-blocks"},
@@ -189,8 +190,8 @@ func TestPartlyShownENI(t *testing.T) {
 	}
 }
 
-// TestPartlyShownOther: the node does not take a partly shown ENI of others for one without IPv4 or without a VPC. It
-// serves pods when metadata shows all of it.
+// TestPartlyShownOther: the node does not take a partly shown ENI of others for one without IPv4 or without a VPC. The
+// ENI serves pods when metadata shows all of its keys.
 func TestPartlyShownOther(t *testing.T) {
 	for _, keys := range [][]string{{"local-ipv4s"}, {"local-ipv4s", "subnet-ipv4-cidr-block"}, {"vpc-id"},
 		{"subnet-id"}, {"subnet-ipv6-cidr-blocks"}} {
@@ -211,8 +212,8 @@ func TestPartlyShownOther(t *testing.T) {
 	}
 }
 
-// launched attaches two ENIs with ten addresses each, as a launch template does, and
-// returns the ID of the second.
+// launched attaches two ENIs with ten addresses each, like ENIs of a launch template. It returns the ID of the second
+// ENI.
 func (w *world) launched() (id string) {
 	c := aws.New(w.cloud)
 	for index := range 2 {

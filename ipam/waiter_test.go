@@ -25,8 +25,8 @@ func must1[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
-// TestWaiterEnds: an ADD that has failed is no waiter any more, if EC2 does not throttle. A killed ADD is one until its
-// deadline.
+// TestWaiterEnds: if EC2 does not throttle, an ADD that has failed is no waiter any more. An ADD that was killed stays
+// a waiter until its deadline.
 func TestWaiterEnds(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.EC2.Fail("CreateNetworkInterface", "UnauthorizedOperation", 1)
@@ -48,8 +48,8 @@ func TestWaiterEnds(t *testing.T) {
 	}
 }
 
-// TestGaveUp: a runtime repeats an ADD that has given up while EC2 throttled, so a growth for another ADD is for both.
-// This ends when as many ADDs have come, or when none has come in time.
+// TestGaveUp: a runtime repeats an ADD that has given up while EC2 throttled, so a growth for another ADD also gets an
+// address for this ADD. This ends when as many ADDs have come as had given up, or when their time to come back is over.
 func TestGaveUp(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	givesUp := func(pool string, pods ...int) {
@@ -97,7 +97,7 @@ func TestGaveUp(t *testing.T) {
 	throttles(0)
 	w.mustAcquire(2)
 	want(3, 1, 3, 4)
-	w.mustAcquire(5) // 1, under another ID
+	w.mustAcquire(5) // counts as pod 1, which a runtime repeats with another container ID
 	w.mustAcquire(6) // 3
 	want(3, 4)
 
@@ -110,11 +110,12 @@ func TestGaveUp(t *testing.T) {
 			s.GaveUp[key] = g
 		}
 	})
-	w.mustAcquire(1) // and the node asks for none who has not come back in time
+	w.mustAcquire(1) // the node gets no addresses for the ADDs that have not come back in time
 	want(4)
 }
 
-// TestGaveUpLate: another ADD removes a waiter whose time is over before this waiter gives up itself.
+// TestGaveUpLate: the time of an ADD is over, and another ADD removes it from the waiters. The first ADD then gives up,
+// and this is still recorded.
 func TestGaveUpLate(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	p := w.pool()

@@ -16,14 +16,15 @@ import (
 )
 
 // TestFillYields: EC2 throttles the account. A node that only fills its pool asks once a minute, so that other nodes
-// get what EC2 lets through. If an ADD waits on the node, or the node has no pods yet, it asks as often as any other.
+// get what EC2 lets through. If an ADD waits on the node, or the node has no pods yet, the node asks as often as any
+// other node.
 func TestFillYields(t *testing.T) {
 	const patience = 4 * time.Minute
 	for _, tt := range []struct {
 		name        string
 		pods        int
 		waits       time.Duration // when an ADD begins to wait; 0: none does
-		least, most int           // calls: the SDK repeats each once
+		least, most int           // the number of calls; the SDK repeats each call once
 	}{
 		{"with pods", 1, 0, 4, 10},
 		{"without pods", 0, 0, 70, 1000},
