@@ -28,8 +28,8 @@ type adversary struct {
 	rng   *rand.Rand // of its own: the other events of a history are as without an adversary
 }
 
-// adversaryLinks are the links to which the adversary adds addresses: lo, a veth end ens0, and eth0, a slave of ens0
-// with the MAC address of an ENI.
+// adversaryLinks are the links to which the adversary adds addresses. ens0 is an end of a veth pair, and eth0 is a
+// slave of ens0 with the MAC address of an ENI.
 var adversaryLinks = []string{"lo", "ens0", "eth0"}
 
 // newAdversary makes the adversary's namespace, which processes of the node find as they find a pod's.

@@ -128,10 +128,10 @@ func (k *kernel) start(t testing.TB, pod string) bool {
 	return true
 }
 
-// wire adds what the other plugins add: a slave of the ENI's link with the addresses, a veth pair, a rule, routes, and
-// the objects that serve all pods. If original is true, these objects do not have our marks. The first addresses are
-// those of the pod's first interface, and get routes on the node; ofFirst is their number. A second attachment gets
-// nothing on the node.
+// wire adds what the other plugins add: a slave of the ENI's link, with the addresses, and a veth pair, a rule and
+// routes. It also adds the objects that serve all pods. If original is true, these objects do not have our marks. The
+// first addresses are those of the pod's first interface, and get routes on the node; ofFirst is their number. A second
+// attachment gets nothing on the node.
 func (k *kernel) wire(t testing.TB, pod, attachment string, addrs []netip.Addr, ofFirst int, original bool) {
 	s, group, protocol := k.netSlot(pod), nl.OwnGroup, nl.RouteProtocol
 	if original {
@@ -280,7 +280,7 @@ func (k *kernel) stop(t testing.TB, pod string) {
 	}
 }
 
-// lost returns an error that names the objects which running pods have lost.
+// lost returns an error that names the objects that running pods have lost.
 func (k *kernel) lost() (err error) {
 	running := false
 	for _, s := range k.netSlots {
@@ -326,8 +326,9 @@ func (k *kernel) unplug(t testing.TB, eni string) {
 	}
 }
 
-// slavesGo removes those addresses from pods for which of returns true. The kernel removes them when it deletes an
-// ENI's link, because it also deletes the slaves of the link. The pods' pairs, and the routes through them, stay.
+// slavesGo removes addresses from pods: those for which the function of returns true. The kernel does so when it
+// deletes an ENI's link, because it also deletes the slaves of this link. The pods' pairs, and the routes through them,
+// stay.
 func (k *kernel) slavesGo(t testing.TB, of func(netip.Addr) bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

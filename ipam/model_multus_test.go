@@ -16,14 +16,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// In some histories, a pod has a second attachment, net1, as Multus makes it: another ADD for the same container and
-// namespace, in the same network or another one. Each attachment keeps its own addresses until its own DEL, in any
+// In some histories, a pod has a second attachment, net1, as with Multus. This is another ADD for the same container
+// and namespace, in the same network or another one. Each attachment keeps its own addresses until its own DEL, in any
 // order of the DELs. The node has no pair for net1, and no route to net1: only the pod's namespace shows the addresses
 // of net1.
 //
 // A DEL may overtake the ADD of net1. The runtime then does not know this attachment, but the ADD may still succeed. If
-// the leases of net1 have ended by then, the kernel refuses the addresses of net1 to other pods: two slaves of one ENI
-// cannot have the same address.
+// the leases of net1 have ended by then, the kernel refuses the addresses of net1 to other pods. The reason is that two
+// slaves of one ENI cannot have the same address.
 
 const furtherName = "net1"
 
@@ -46,7 +46,7 @@ func (m *model) siblings(p *modelPod) (all []*modelPod) {
 }
 
 // unlink does what a DEL does in the kernel. The namespace ends with the DEL of the pod's last attachment. In some
-// cases, the namespace ends earlier, so the DELs of the other attachments find no namespace.
+// cases, the namespace ends earlier, so DELs of the pod's other attachments find no namespace.
 func (m *model) unlink(p *modelPod) {
 	p.overtaken = false
 	switch others := m.siblings(p); {
@@ -68,7 +68,7 @@ func (m *model) stop(p *modelPod) {
 	m.kernel.stop(m, p.ContainerID)
 }
 
-// omits chooses whether the list of a GC lacks this attachment, because a runtime knows nothing of Multus.
+// omits chooses whether the list of a GC lacks this attachment, as the list of a runtime that knows nothing of Multus.
 func (m *model) omits(p *modelPod) bool {
 	return m.multus && (p.alive || !p.busy) && len(m.siblings(p)) > 0 && m.chance(25)
 }
@@ -177,8 +177,7 @@ func (m *model) overtake(p *modelPod) {
 	m.mustEnd(p)
 }
 
-// beside chooses what happens to a pod during the ADD of net1: the DEL of the first attachment, the end of the pod, or
-// a GC.
+// beside chooses what happens to a pod during the ADD of net1: the first attachment's DEL, the pod's end, or a GC.
 func (m *model) beside(p *modelPod) {
 	first := m.choose(func(o *modelPod) bool { return o.alive && o.ContainerID == p.ContainerID })
 	switch n := m.rng.IntN(3); {

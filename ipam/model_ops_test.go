@@ -287,7 +287,7 @@ func (m *model) answered(p *modelPod, all ...lease.Allocation) {
 	}
 }
 
-// choose returns one of the pods for which so returns true and no ADD is under way, or nil.
+// choose returns one of the pods for which the function so returns true and no ADD is under way, or nil.
 func (m *model) choose(so func(*modelPod) bool) *modelPod {
 	var those []*modelPod
 	for _, p := range m.pods {
@@ -371,7 +371,7 @@ const never = 1000 * time.Hour
 
 func (m *model) collect() {
 	if m.locked("collect") || m.locked("grow") && m.begun() {
-		return // it would wait
+		return // the collection would wait for a lock
 	}
 	c := less.Collection{FreeAfter: pick(m.rng, 0, time.Minute, time.Hour), Max: pick(m.rng, -1, -1, 1, 3)}
 	if m.locked("grow") {
@@ -424,7 +424,7 @@ func (m *model) deallocate() {
 	s, err := m.view()
 	keeps := slices.ContainsFunc(m.policies, func(p lease.Policy) bool { return p.Keep })
 	if err != nil || keeps || m.denied != nil || m.locked("grow") {
-		return // it would wait
+		return // if the lock is held, the operator's command would wait for it
 	}
 	free := slices.DeleteFunc(slices.SortedFunc(s.Free.Keys(), netip.Addr.Compare), func(a netip.Addr) bool {
 		_, e := s.ENIOf(a)

@@ -16,7 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// Others also change EC2. There is a second node, and an operator who detaches ENIs of the node, moves them to the
+// Others also change EC2. There is a second node. An operator detaches ENIs of the node under test, moves them to the
 // second node, and unassigns addresses, also those of pods.
 //
 // The node must not change what others own: an ENI on another instance, and an ENI that its owner has tagged no_manage.
@@ -179,9 +179,8 @@ func (m *model) excused(eni string, a netip.Addr) bool {
 	return one || all || slices.ContainsFunc(m.lost, func(t taken) bool { return t.cidr.Contains(a) })
 }
 
-// notice forgets the losses that a collection must have noticed; began is the time when the collection began. A
-// collection does not notice that an ENI that has just grown has lost an address, because EC2 may not show all
-// addresses of this ENI yet.
+// notice forgets the losses that a collection must have noticed; began is the time when the collection began. It
+// notices no lost address of an ENI that has just grown, because EC2 may not show all addresses of this ENI yet.
 func (m *model) notice(began time.Time) {
 	s, err := m.view()
 	must(m, err)

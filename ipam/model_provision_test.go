@@ -55,7 +55,7 @@ func (c *command) String() string {
 // newInterface: an operator types a command, a new one or an earlier one.
 func (m *model) newInterface() {
 	if m.locked("provision") || m.locked("grow") {
-		return // it would wait
+		return // the command would wait for the lock
 	}
 	const tries = 20
 	c := m.typed()

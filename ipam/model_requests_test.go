@@ -16,10 +16,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// In some histories, pods ask for up to four interfaces: with security groups, with an address, on an ENI that an
-// operator has created, or with an ENI of their own (a whole ENI). The pods get what they ask for, and no other pod has
-// an address of a whole ENI. Pods get addresses of the operator's ENI only if they ask for it. The node only attaches
-// and detaches this ENI, and in the end, it is detached.
+// In some histories, pods ask for up to four interfaces. A pod can ask for security groups, for an address, for an ENI
+// that an operator has created, or for a whole ENI. The pods get what they ask for, and no other pod has an address of
+// a whole ENI. Pods get addresses of the operator's ENI only if they ask for it. The node only attaches and detaches
+// this ENI, and in the end, it is detached.
 
 // requests makes ENIs for such pods, and a configuration that allows all of these requests.
 func (m *model) requests() {
@@ -118,8 +118,8 @@ func (m *model) verifyAsked(p *modelPod, policy lease.Policy, got lease.Allocati
 	}
 }
 
-// verifyApart checks the ENI of one interface of a pod: no other interface has an address of this ENI, if one of the
-// two interfaces asked for a whole ENI.
+// verifyApart checks the ENI of one interface of a pod. The check fails if another interface has an address of this
+// ENI, and one of the two interfaces asked for a whole ENI.
 func (m *model) verifyApart(p *modelPod, nic int, all []lease.Allocation) {
 	id := all[nic].ID
 	own := p.asked

@@ -80,9 +80,9 @@ func (m *model) pastAddrs() []netip.Addr {
 		func(a netip.Addr) bool { return m.carrier(a) == "" })
 }
 
-// verifyCooled checks that a collection has released no address of an ended pod while the address cools, because EC2
-// could give it to another pod at once. The argument past has the addresses of ended pods. An address that follows its
-// pod, or is on an ENI that an operator removes, need not cool.
+// verifyCooled checks that a collection has released no address of an ended pod while the address cools. Otherwise EC2
+// could give the address to another pod at once. The argument past has the addresses of ended pods. An address that
+// follows its pod, or is on an ENI that an operator removes, need not cool.
 func (m *model) verifyCooled(before *registry.State, past []netip.Addr, done less.Report) {
 	for _, a := range past {
 		ended := m.ended[a]

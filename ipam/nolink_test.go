@@ -155,7 +155,7 @@ func TestGrowthInPlaceOfDetachedENI(t *testing.T) {
 	n, first, second := linkWorld(t)
 	n.detach(first)
 	var on string
-	for i := range 9 { // one more than the second ENI has addresses
+	for i := range 9 { // one more than the second ENI has free addresses
 		on = n.obtain(fmt.Sprint("new", i))
 	}
 	s := n.State()

@@ -49,8 +49,8 @@ func (w *world) offer(p lease.Policy) more.Offer {
 	return more.OfferOf(s, p, 0, all)
 }
 
-// TestOffer compares the Offer of a node with the number of pods that the node can start: before the first pod, and
-// again after some of the pods.
+// TestOffer compares the Offer of a node with the number of pods that the node can start. It does so before the first
+// pod, and again after some of the pods.
 func TestOffer(t *testing.T) {
 	prefixes := lease.PoolConfig{PrefixDelegation: new(true)}
 	one := lease.Config{InterfaceIndex: 1}

@@ -254,8 +254,8 @@ func TestOthersENIFull(t *testing.T) {
 	}
 }
 
-// TestOthersENISubnet: the node asks EC2 for the tags of a subnet only if these tags decide whether an ENI serves pods,
-// and not in an ADD that finds an address.
+// TestOthersENISubnet: the node asks EC2 for the tags of a subnet only if these tags decide whether an ENI serves pods.
+// An ADD that finds an address does not ask.
 func TestOthersENISubnet(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	other := w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", SecurityGroups: []string{"sg-1"}})

@@ -131,7 +131,7 @@ func (w *world) wantWrites(want map[string]int) {
 	w.EC2.ResetCalls()
 }
 
-// consistent checks what must be true at any time: the addresses that the registry leases or calls free are on this
+// consistent checks what must be true at any time. The addresses that the registry leases or calls free are on this
 // node's ENIs in EC2, and no address has two owners.
 func (w *world) consistent() {
 	w.Helper()

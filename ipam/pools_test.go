@@ -199,7 +199,7 @@ func TestAssignMakesNoRoom(t *testing.T) {
 }
 
 // TestRetiredMakesRoom: a pool has an empty ENI on a full instance. The ENI makes room for a pod of another pool only
-// if the configuration no longer has the ENI's pool, or an operator has retired it. Addresses that cool, or that the
+// if the configuration lacks the ENI's pool, or an operator has retired the ENI. Addresses that cool, or that the
 // kernel shows in a pod, keep the ENI.
 func TestRetiredMakesRoom(t *testing.T) {
 	removed := func(w *world, base, _ lease.Policy) { w.collect(base) }
@@ -386,7 +386,7 @@ func TestConflistsDuringCollection(t *testing.T) {
 }
 
 // TestWarmOfConflists: one of two conflists with the same pool has warm, and no pod of its network has come yet. A
-// collection keeps these addresses ready.
+// collection keeps as many addresses ready as this conflist wants.
 func TestWarmOfConflists(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 4

@@ -117,7 +117,7 @@ func TestProvisionMarkEnds(t *testing.T) {
 		w.Operate("AttachNetworkInterface", "NetworkInterfaceId", made, "InstanceId", all[0].Instance,
 			"DeviceIndex", "1")
 		time.Sleep(time.Minute)
-		wires.by = "attachment.instance-id" // only metadata shows the ENI
+		wires.by = "attachment.instance-id" // EC2 hides the ENI, and metadata shows it
 		wires.hidden.Store(made)
 		if id := w.mustProvision(forNode); id != made {
 			w.Errorf("has made %s, answers %s", made, id)

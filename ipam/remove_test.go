@@ -166,8 +166,8 @@ func TestRemoveForeignDenied(t *testing.T) {
 	}
 }
 
-// TestRemoveServing: Remove fails while the registry or the kernel shows that a pod of this node has an address of the
-// ENI, also one of a prefix.
+// TestRemoveServing: Remove fails while the registry or the kernel shows that a pod has an address of the ENI. The
+// address may also be one of a prefix.
 func TestRemoveServing(t *testing.T) {
 	for _, prefixes := range []bool{false, true} {
 		w := newWorld(t, "m5.large", 20)

@@ -769,8 +769,7 @@ func TestRequestLostBetween(t *testing.T) {
 }
 
 // TestChosenNone: a network of the node must change nothing in EC2, so no process releases a chosen address. When its
-// pod has ended for some time, each pod of the pool can get the address, and the address is no longer marked for
-// release.
+// pod has ended for some time, each pod of the pool can get the address. The address is no longer marked for release.
 func TestChosenNone(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		a := w.mustAsk(1, `[{"ip": "10.177.16.77"}]`)[0].Addrs[0]

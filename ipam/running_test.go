@@ -171,8 +171,9 @@ func (r *running) collect() {
 	}
 }
 
-// stays checks that collections change nothing of a running pod. First lose has removed the registry, and blind hides
-// the pods' addresses; then collections learn them again. When the pod has ended, the node must be as in the dump bare.
+// stays checks that collections change nothing of a running pod. At first the registry is lost, and the node is blind;
+// then it sees the pods' addresses again. The argument bare is a dump of the node without the pod: when the pod has
+// ended, the node must be as in this dump.
 func (r *running) stays(bare string, lose func(*running), blind func(*running, string) func()) {
 	r.Helper()
 	before := r.dump()

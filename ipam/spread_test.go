@@ -10,7 +10,7 @@ import (
 )
 
 // TestNearlyFullSubnet: each ENI takes a slot. So the node creates an ENI in a subnet with room for all addresses of
-// the ENI, and not in one with a single free address.
+// the ENI, and not in a nearly full one.
 func TestNearlyFullSubnet(t *testing.T) {
 	w := newWorld(t, "m5.large", 20, 28)
 	_, err := aws.New(w.cloud).CreateENI(t.Context(), aws.ENISpec{Subnet: "subnet-pod1", Secondary: 9}) // one of 11 stays free

@@ -28,8 +28,8 @@ func newStranger(t *testing.T) stranger {
 	return stranger{ns, path}
 }
 
-// claim adds addresses to the stranger's links in turn: to lo, to ens5, which has the MAC address of the ENI, and to
-// eth0, a slave of ens5.
+// claim adds addresses to the stranger's links lo, ens5 and eth0 in turn. ens5 has the MAC address of the ENI, and eth0
+// is a slave of ens5.
 func (s stranger) claim(t *testing.T, mac string, addrs ...netip.Addr) {
 	t.Helper()
 	must(t, nl.Veth{Name: "ens5", MAC: mac, Peer: "far", PeerNS: s.NS}.Add(s.NS))

@@ -30,8 +30,8 @@ var fileCalls = map[uint64]struct {
 	unix.SYS_CLOSE:     {"close", -1},
 }
 
-// onFiles returns a function that names a system call on a file in the directory dir. It returns an empty name for
-// other system calls.
+// onFiles returns a function that names a system call on a file in a directory; dir is its path. It returns an empty
+// name for other system calls.
 func onFiles(dir string) func(trace.Call) string {
 	return func(c trace.Call) string {
 		call, ok := fileCalls[c.Nr]

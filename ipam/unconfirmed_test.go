@@ -224,7 +224,7 @@ func TestUnconfirmedWhereAPairIs(t *testing.T) {
 }
 
 // TestStraysBeyondRoom: killed processes have created two ENIs, and only one slot is free. The node attaches one of the
-// ENIs, and an ADD gets an address of this ENI, although there is no slot for the other.
+// ENIs, and an ADD gets an address of this ENI, although the node can get no further addresses.
 func TestStraysBeyondRoom(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch, w.policy.Warm = 10, registry.Warm{Min: 20}

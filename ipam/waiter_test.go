@@ -48,7 +48,7 @@ func TestWaiterEnds(t *testing.T) {
 	}
 }
 
-// TestGaveUp: a runtime repeats an ADD that has given up while EC2 throttled, so a growth for another ADD also gets an
+// TestGaveUp: a runtime repeats an ADD that has given up while EC2 throttled. So a growth for another ADD also gets an
 // address for this ADD. This ends when as many ADDs have come as had given up, or when their time to come back is over.
 func TestGaveUp(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
