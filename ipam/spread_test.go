@@ -13,7 +13,7 @@ import (
 // the ENI, and not in a nearly full one.
 func TestNearlyFullSubnet(t *testing.T) {
 	w := newWorld(t, "m5.large", 20, 28)
-	_, err := aws.New(w.cloud).CreateENI(t.Context(), aws.ENISpec{Subnet: "subnet-pod1", Secondary: 9}) // one of 11 stays free
+	_, err := aws.New(w.cloud).CreateENI(t.Context(), aws.ENISpec{Subnet: "subnet-pod1", Secondary: 9}) // leaves one
 	must(t, err)
 	for n := range 20 { // all that two ENIs have
 		if _, err := w.acquire(n); err != nil {
