@@ -169,7 +169,7 @@ type model struct {
 	meddled bool // an operator or a clock has changed what the node knows
 
 	operated bool                // operators make ENIs by new-interface
-	commands []*command          // that they have typed
+	commands []*command          // that operators have typed
 	answers  map[string]sighting // the ENIs with which a command has answered
 	moved    map[string]bool     // the ENIs that an operator has ever detached
 	losses   int                 // how often the registry was lost, or its times have changed

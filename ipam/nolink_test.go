@@ -23,7 +23,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// linkWorld returns a node with two ENIs whose links an ADD has seen. The first has more pods, and one free address.
+// linkWorld returns a node with two ENIs whose links an ADD has seen. The first ENI has more pods than the second, and
+// one free address.
 func linkWorld(t *testing.T) (n *node, first, second string) {
 	t.Helper()
 	n = newNode(t, "m5.large", ec2sim.Config{}, nil)

@@ -149,7 +149,7 @@ func TestOthersENIDeniedChosen(t *testing.T) {
 }
 
 // TestOthersENINotAttached: an ENI without our tags was made for this node, and is not attached. The policy of
-// TestOthersENIDenied forbids its attachment. A growth passes over it, and gets addresses on ENIs of ours.
+// TestOthersENIDenied forbids its attachment. A growth passes over this ENI, and gets addresses on ENIs of ours.
 func TestOthersENINotAttached(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(0)
@@ -302,7 +302,7 @@ func TestOthersENIThrottled(t *testing.T) {
 }
 
 // TestOthersENIAllocate: allocate-first-available passes over an ENI that the role may not change, such as the boot ENI
-// with the policy of iam-policy.
+// with the policy that the command iam-policy prints.
 func TestOthersENIAllocate(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(0)

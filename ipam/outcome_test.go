@@ -163,7 +163,7 @@ func (w *world) noneElsewhere() {
 	}
 }
 
-// TestRefusedPrefix: EC2 refuses to unassign a prefix whose addresses still cool. They continue to cool.
+// TestRefusedPrefix: EC2 refuses to unassign a prefix whose addresses still cool. The addresses continue to cool.
 func TestRefusedPrefix(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.policy.Prefixes, w.policy.Batch, w.policy.ReuseWait = true, 20, 2*time.Hour
@@ -780,7 +780,7 @@ func TestProvisionOther(t *testing.T) {
 }
 
 // TestCreateSmaller: no subnet has as many addresses as the node wants, because other nodes have taken them, or because
-// they are reserved for prefixes. An ENI with one address serves a pod.
+// these addresses are reserved for prefixes. An ENI with one address serves a pod.
 func TestCreateSmaller(t *testing.T) {
 	w := newWorld(t, "m5.large", 20, 20)
 	w.policy.Batch = 4

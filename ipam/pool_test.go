@@ -274,7 +274,8 @@ func TestCooling(t *testing.T) {
 	w.end(99) // pod 99 does not exist
 }
 
-// TestFullestFirst: the fullest ENI is filled first, so that a collection can release the other.
+// TestFullestFirst: new pods get addresses of the ENI with the most pods, so that a collection can release the other
+// ENI.
 func TestFullestFirst(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 0
@@ -511,8 +512,8 @@ func TestCollectUsedENI(t *testing.T) {
 	w.consistent()
 }
 
-// TestCollectLostPods: a pod has ended without a DEL. A collection ends its lease when a grace period has passed since
-// another collection first missed the pod.
+// TestCollectLostPods: a pod has ended without a DEL. A collection finds the pod missing. A later collection ends its
+// lease, when a grace period has passed.
 func TestCollectLostPods(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	a := w.mustAcquire(1)

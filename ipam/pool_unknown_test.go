@@ -99,7 +99,7 @@ func TestPoolUnknown(t *testing.T) {
 }
 
 // TestPoolUnknownLater: the registry was lost, and a collection without configuration is the first process to find the
-// ENI of another pool.
+// ENI of another pool. Pods of the default pool do not use this ENI.
 func TestPoolUnknownLater(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	eni := w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", SecurityGroups: []string{"sg-77"},

@@ -371,7 +371,7 @@ func TestPrefixBase(t *testing.T) {
 				}
 				time.Sleep(2 * time.Hour)
 				eni := w.ENIs()[1]
-				p := eni.Prefixes[1] // no pod has an address of this one
+				p := eni.Prefixes[1] // no pod has an address of this prefix
 				loses(w, eni.ID, p)
 				for n := range 3 {
 					if a := w.mustAcquire(30 + n); p.Contains(a) {

@@ -80,8 +80,9 @@ func TestRefusedENI(t *testing.T) {
 	}
 }
 
-// TestRefusedSubnet: EC2 refuses a creation in one subnet, or the attachment of its ENIs. The pod's ENI is in the other
-// subnet, no ENI is left in the first, and the next pod does not ask there again.
+// TestRefusedSubnet: EC2 refuses creations in both subnets, or attachments of their ENIs. The ADD fails, no ENI is
+// left, and the next ADD does not ask again at once. When EC2 refuses nothing in one subnet any more, a pod's ENI is in
+// this subnet.
 func TestRefusedSubnet(t *testing.T) {
 	for _, action := range []string{book.CreateAction, book.AttachAction} {
 		refusals := ofOne
@@ -256,7 +257,7 @@ func TestRefusedRelease(t *testing.T) {
 						w.end(i)
 					}
 					time.Sleep(time.Hour)
-					w.EC2.FailAs(action, r.code, r.message, 1) // of the first ENI alone
+					w.EC2.FailAs(action, r.code, r.message, 1) // EC2 refuses only the first call
 					collect := func() error {
 						_, err := w.pool().Collect(w.Context(), less.Collection{FreeAfter: time.Minute, Max: -1})
 						return err

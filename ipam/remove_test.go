@@ -25,7 +25,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// A twoNodes is a world with a second instance, to which ENIs of the first may move.
+// A twoNodes is a world with a second instance, to which ENIs of the first instance may move.
 type twoNodes struct {
 	*world
 	other *ec2sim.Instance

@@ -193,7 +193,7 @@ func (r *running) stays(bare string, lose func(*running), blind func(*running, s
 }
 
 // TestProcessRunningPods: whatever happens to the registry, and whatever metadata and EC2 answer, collections remove
-// nothing that a running pod has or needs. After the last pod, they remove what served all pods.
+// nothing that a running pod has or needs. After the last pod, collections remove the objects that served all pods.
 func TestProcessRunningPods(t *testing.T) {
 	nltest.Need(t, "nftables")
 	for why, blind := range blindness {

@@ -158,7 +158,7 @@ func TestHiddenENI(t *testing.T) {
 }
 
 // TestPartlyShownENI: the keys of a new ENI appear in metadata one after another. The registry keeps what it knows of
-// an ENI, and the next pod gets the same routes, gateways and DNS server as the one before.
+// an ENI, and the next pod gets the same routes, gateways and DNS server as the pod before.
 func TestPartlyShownENI(t *testing.T) {
 	for _, keys := range [][]string{
 		{"vpc-id"}, {"vpc-id", "vpc-ipv4-cidr-block", "vpc-ipv4-cidr-blocks", "vpc-ipv6-cidr-blocks"},
