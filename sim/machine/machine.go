@@ -4,9 +4,9 @@
 // Package machine makes a simulated instance look like a real machine. Like a real machine, the instance has its own
 // mounts, processes, host name and cgroups. So programs that look at the whole machine see only this instance.
 //
-// The package needs root and cgroup v2. A machine has its own /proc, /sys and /run, and further directories of its own
-// that the caller names. It shares all other files with the real machine. After a reboot, /run is empty, but the
-// directories that the caller named still have their files.
+// The package needs root and cgroup v2. A machine has its own /proc, /sys and /run. The caller names further
+// directories that only this machine has. The machine shares all other files with the real machine. After a reboot,
+// /run is empty, but the directories that the caller named still have their files.
 package machine
 
 import (
@@ -71,9 +71,9 @@ func Boot(i *vpcsim.Instance, name string, env []string, ownDirs ...string) (*Ma
 	return m, nil
 }
 
-// mountOwnDirs mounts a tmpfs for each of the machine's own directories. kubelet measures for each device how full it
-// is, so each directory needs a device. And a container runtime needs a file system that can hold the writable layer of
-// an overlayfs: a tmpfs can, but another overlayfs cannot.
+// mountOwnDirs mounts a tmpfs for each of the machine's own directories. kubelet measures the free space of each
+// device, so each directory needs a device of its own. A container runtime also needs a file system that can hold the
+// writable layer of an overlayfs: a tmpfs can, but an overlayfs cannot.
 func (m *Machine) mountOwnDirs() error {
 	for _, dir := range m.ownDirs {
 		at := filepath.Join(m.diskDir, dir)
@@ -173,20 +173,21 @@ func delegateControllers() error {
 	return nil
 }
 
-// Command is like exec.CommandContext, but the program runs in all namespaces and in the cgroup of the machine. The
-// command is nsenter(1). If the caller kills it, the program continues: use [Machine.Signal] to end the program.
+// Command is like exec.CommandContext, but the program runs in the namespaces and in the cgroup of the machine. The
+// returned command is nsenter(1), which starts the program. If the caller kills nsenter, the program continues: use
+// [Machine.Signal] to end the program.
 func (m *Machine) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	enter := []string{"--target", strconv.Itoa(m.init.Process.Pid), "--mount", "--uts", "--ipc", "--net", "--pid",
 		"--cgroup", "--", name}
 	c := exec.CommandContext(ctx, "nsenter", append(enter, args...)...)
 	c.Env = append(os.Environ(), m.Environ()...)
 	c.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(m.group.Fd())}
-	c.WaitDelay = 10 * time.Second // without it, Wait would wait for the program, which keeps the pipes open
+	c.WaitDelay = 10 * time.Second // after a kill, the program still has the pipes open: do not wait for its end
 	return c
 }
 
-// Environ returns the environment of the machine's programs. The plugins use their default state directory, because
-// each machine has its own /run.
+// Environ returns the environment of the machine's programs. It omits the variable for the plugins' state directory:
+// the plugins then use their default below /run, and each machine has its own /run.
 func (m *Machine) Environ() []string {
 	env := append([]string{"HOME=/root"}, m.env...)
 	for _, e := range m.Env() {
@@ -213,9 +214,9 @@ func Output(machine string, c *exec.Cmd) (string, error) {
 	return stdout.String(), nil
 }
 
-// Keep starts a program, and starts it again whenever it ends, as systemd does with Restart=always. It appends the
-// output of the program to the file log. When the machine goes off or reboots, the program ends, and Keep does not
-// start it again.
+// Keep starts a program, and starts it again whenever it ends, as systemd does with Restart=always. The argument log is
+// the path of the file to which Keep appends the program's output. When the machine goes off or reboots, the program
+// ends, and Keep does not start it again.
 func (m *Machine) Keep(log string, name string, args ...string) error {
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -241,13 +242,13 @@ func (m *Machine) Keep(log string, name string, args ...string) error {
 // restartDelay is the time between the end of a program and its next start. The default of systemd is 100 ms.
 const restartDelay = 300 * time.Millisecond
 
-// Signal sends a signal to all processes of a program on the machine. It fails if the program does not run there.
+// Signal sends a signal to all processes of the machine that run the program. It fails if there is no such process.
 func (m *Machine) Signal(signal syscall.Signal, program string) error {
 	_, err := m.Run(context.Background(), "pkill", fmt.Sprintf("-%d", int(signal)), "-x", program)
 	return err
 }
 
-// File returns the path of a machine's file as this process sees it.
+// File returns the path by which this process reaches a file of the machine.
 func (m *Machine) File(name string) string {
 	return filepath.Join("/proc", strconv.Itoa(m.init.Process.Pid), "root", name)
 }

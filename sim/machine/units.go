@@ -18,8 +18,8 @@ import (
 // unitDir is systemd's directory for units that an administrator installs.
 const unitDir = "/etc/systemd/system"
 
-// InstallUnits copies the systemd units from the directory dir to a root directory. It enables the timer, as "systemctl
-// enable" does. systemd does not run on a Machine, so no unit starts: see [Machine.Watch].
+// InstallUnits copies the systemd units in the directory dir to /etc/systemd below the directory root. It enables the
+// timer, as "systemctl enable" does. systemd does not run on a Machine, so no unit starts: see [Machine.Watch].
 func InstallUnits(root, dir, timer string) error {
 	wants := filepath.Join(root, unitDir, "timers.target.wants")
 	return errors.Join(
@@ -28,11 +28,12 @@ func InstallUnits(root, dir, timer string) error {
 		os.Symlink(filepath.Join(unitDir, timer), filepath.Join(wants, timer)))
 }
 
-// Watch starts a path unit of the machine, as "systemctl start" does. Watch also starts the path units in the unit's
-// key Wants=. While the file in PathExists= exists, Watch runs the service NAME.service of the unit NAME.path again and
-// again. Watch runs only the commands of the service, and appends their output to the log LOGS/MACHINE-SERVICE.log.
+// Watch starts the path unit NAME.path of the machine, as "systemctl start" does. It also starts the path units that
+// the key Wants= of this unit lists. While the file that the key PathExists= names exists, Watch runs the commands of
+// NAME.service again and again. The argument logs is the directory in which Watch appends the commands' output to the
+// file MACHINE-NAME.service.log.
 //
-// Watch returns at once. The path unit stays active until the machine goes off or reboots, or until the caller calls
+// Watch returns at once. The path units stay active until the machine goes off or reboots, or until the caller calls
 // stop. The function stop waits for the end of a running command.
 func (m *Machine) Watch(logs, unit string) (stop func(), err error) {
 	path, err := m.readUnit(unit)
@@ -82,10 +83,10 @@ func (m *Machine) Watch(logs, unit string) (stop func(), err error) {
 	}, err
 }
 
-// pollInterval is how often Watch looks for the file in PathExists=.
+// pollInterval is the time between two looks of Watch for the file in PathExists=.
 const pollInterval = 10 * time.Millisecond
 
-// runCommands runs the commands of a service, until one without the prefix "-" fails.
+// runCommands runs the commands of a service, until a command without the prefix "-" fails.
 func (m *Machine) runCommands(log io.Writer, commands []string) {
 	for _, line := range commands {
 		command := strings.TrimLeft(line, "-+")
