@@ -36,8 +36,8 @@ type Node struct {
 	ended bool // the test has ended, so Plug must ignore ENIs that EC2 attaches later
 }
 
-// NewNode makes the namespace of a node. A test with a bubble of testing/synctest must call NewNode outside of the
-// bubble, and [Node.Launch] inside.
+// NewNode makes a node that has no instance yet. A test with a bubble of testing/synctest must call NewNode outside of
+// the bubble, and [Node.Launch] inside.
 func NewNode(t testing.TB) *Node {
 	t.Helper()
 	nltest.Need(t, "root", "netns")
@@ -76,7 +76,7 @@ func (n *Node) end() {
 	n.ended = true
 }
 
-// Launch starts EC2, and launches the instance. If a method of the node fails later, the test t fails.
+// Launch starts EC2, and launches the node's instance. If a method of the node fails later, the test t fails.
 func (n *Node) Launch(t testing.TB, c ec2sim.Config, run ec2sim.RunInstance) {
 	t.Helper()
 	c.MACs = n.macs
@@ -90,8 +90,8 @@ func (n *Node) Launch(t testing.TB, c ec2sim.Config, run ec2sim.RunInstance) {
 
 const ownNetNS = "/proc/self/ns/net"
 
-// Plug is a listener for changes in EC2. When EC2 attaches an ENI to the node, Plug adds the ENI's link. When EC2
-// detaches the ENI, Plug deletes the link.
+// Plug is a listener for changes in EC2. When EC2 attaches an ENI to the node, Plug adds the ENI's link to the node's
+// namespace. When EC2 detaches the ENI, Plug deletes the link.
 func (n *Node) Plug(c ec2sim.Change) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -179,7 +179,7 @@ func (n *Node) Forgive() {
 	n.Edit(func(s *registry.State) { clear(s.Refusals) })
 }
 
-// Age makes the entries of the registry older by the duration d.
+// Age sets times in the registry back by the duration d, so that the registry's entries look older.
 func (n *Node) Age(d time.Duration) {
 	n.Helper()
 	n.Edit(func(s *registry.State) {

@@ -5,7 +5,7 @@
 //
 // [Fabric] makes a VPC that moves packets, for tests of the data plane. [NewNode] makes an instance whose links lead
 // nowhere, for tests that compare the addresses in EC2, in the kernel and in the registry. [Sim] makes only EC2, for
-// tests that need no kernel. [ec2sim.World] returns a Config for these three functions.
+// tests that need no kernel. [ec2sim.World] returns a Config for Fabric, [Node.Launch] and Sim.
 package simtest
 
 import (
@@ -51,8 +51,8 @@ func Launch(t testing.TB, f *vpcsim.Fabric, name string, run ec2sim.RunInstance)
 // macRange counts the calls of Sim and NewNode. Each call has its own range of MAC addresses.
 var macRange atomic.Uint32
 
-// Sim starts EC2. The ENIs of two Sims have different MAC addresses. registry-gc looks for the links of its node's ENIs
-// in all namespaces of the machine, and must not find the links of a test that runs at the same time.
+// Sim starts EC2. The ENIs of two Sims have different MAC addresses, because registry-gc looks for the links of its
+// node's ENIs in all namespaces of the machine. It must not find the links of another test that runs at the same time.
 func Sim(t testing.TB, c ec2sim.Config) *ec2sim.Sim {
 	t.Helper()
 	c.MACs = uint16(macRange.Add(1))
@@ -87,7 +87,8 @@ func Serve(t testing.TB, h http.Handler) (url string) {
 	return s.URL
 }
 
-// ServeIn answers HTTP requests at an address in a namespace. Only clients in the namespace can use the URL.
+// ServeIn does what [Serve] does, but in the namespace n, where it listens at the address and port in the argument at.
+// Only clients in this namespace can use the URL.
 func ServeIn(t testing.TB, n *nl.NS, at string, h http.Handler) (url string) {
 	t.Helper()
 	var l net.Listener
