@@ -31,7 +31,7 @@ type control struct {
 
 	mu         sync.Mutex
 	madeFaults []madeFault
-	endService func() error // removes the Service that "service" has made; nil: there is none
+	endService func() error // removes the Service that the command "service" has made; nil: no Service
 }
 
 // listen accepts commands from programs on the node, and runs these commands, until the caller calls stop.
@@ -96,8 +96,8 @@ func (c *control) runCommand(conn *net.UnixConn, args []string, stdio []*os.File
 	return 0, nil
 }
 
-// runOnNode2 runs a command on node2. If the user's process "on" ends first, for example after Ctrl-C, runOnNode2 ends
-// the command.
+// runOnNode2 runs a command on node2. If the process "on" on node1 ends before the command, for example after Ctrl-C,
+// runOnNode2 ends the command.
 func (c *control) runOnNode2(conn *net.UnixConn, args []string, stdio []*os.File) (status int, err error) {
 	if len(args) < 2 || args[0] != "node2" {
 		return 2, errors.New("want node2 and a command")

@@ -32,7 +32,8 @@ const (
 // pods.
 type installation struct{ bin, cnitool, conflist, dataPath, units string }
 
-// install installs the programs, the conflist and the units on the node of this process, and writes /etc/hosts.
+// install installs the programs, the conflist and the units in the mount namespace of this process, and writes
+// /etc/hosts. node1 and node2 see these files, because their mount namespaces are copies of this one.
 func (f installation) install(hosts map[string]netip.Addr) error {
 	conf, err := paths.ReadConflist(f.conflist, f.dataPath)
 	if err != nil {
@@ -75,7 +76,8 @@ func hostsFile(hosts map[string]netip.Addr) string {
 	return b.String()
 }
 
-// links returns the symbolic links to make on the node, with the programs to which they point.
+// links returns the symbolic links that install makes. The key is the path of a link, and the value is the program to
+// which the link points.
 func (f installation) links() map[string]string {
 	tool, self := filepath.Join(f.bin, "cni-ipvlan-vpc-k8s-tool"), filepath.Join(f.bin, "shell")
 	links := map[string]string{
@@ -93,8 +95,8 @@ func (f installation) links() map[string]string {
 	return links
 }
 
-// coverWithOverlays mounts an overlay on each directory. Changes then disappear with the mount namespace of this
-// process.
+// coverWithOverlays mounts an overlay on each directory. Later changes in these directories disappear with the mount
+// namespace of this process.
 func coverWithOverlays(dirs ...string) error {
 	top, err := os.MkdirTemp("/run", "sim")
 	if err != nil {

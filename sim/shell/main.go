@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Command shell launches a simulated EC2 instance, and opens a shell on it. A person can use this shell to learn how to
-// use the plugins. The instance has the installed plugins. A simulated EC2 and its metadata service answer the plugins,
-// and a simulated VPC moves the packets.
+// use the plugins. The plugins are installed on the instance. A simulated EC2 and a simulated metadata service answer
+// the plugins' requests, and a simulated VPC moves the packets.
 //
 // If there are arguments, the program runs them as a command on the instance, and exits with the command's status.
 // Without arguments, it runs bash. If standard input is a terminal or if the flag -i is set, bash is interactive, and
@@ -13,8 +13,8 @@
 //
 //   - /opt/cni/bin has the plugins, /etc/cni/net.d has the shipped conflist, /etc/systemd has our units, and $PATH has
 //     cni-tool and cnitool;
-//   - the command pod adds and deletes pods. For this it runs two commands, which it prints. A pod answers on TCP port
-//     8080, and its name is in /etc/hosts;
+//   - the command pod adds and deletes pods. For this, it runs and prints two commands: "ip netns" and cnitool. A pod
+//     answers on TCP port 8080, and its name is in /etc/hosts;
 //   - the command call connects to TCP port 8080 of a pod or a host. It also works inside a pod;
 //   - the command ec2 makes faults in EC2, and ends them; the command service makes a Service for a pod;
 //   - the instance has its own mounts, processes, /run, /sys and /var/lib/cni, so programs that look at the whole node

@@ -99,7 +99,7 @@ func (c *control) serviceCommand(args []string, out io.Writer) (err error) {
 		"rules on node1. There can be only one Service: del deletes it")
 }
 
-// serviceOf returns the Service whose only backend is this host.
+// serviceOf returns the Service that has no node port, and whose only backend is the host with this role.
 func serviceOf(role kubeproxy.Host) kubeproxy.Service {
 	all := kubeproxy.Services()
 	return all[slices.IndexFunc(all, func(s kubeproxy.Service) bool {
