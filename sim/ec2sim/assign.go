@@ -57,7 +57,7 @@ func (s *Sim) assignPrivateIPAddresses(in *assignPrivateIPAddressesInput) (*assi
 		return nil, err
 	}
 	if len(in.PrivateIPAddresses) > 0 {
-		// EC2 answers a repeated request like the first: with all requested addresses.
+		// The answer lists all requested addresses, even the addresses that the ENI had before the request.
 		got.addrs = in.PrivateIPAddresses
 	}
 	out := &assignPrivateIPAddressesOutput{NetworkInterfaceID: e.id, Return: true}

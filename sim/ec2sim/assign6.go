@@ -21,8 +21,8 @@ type assignIPv6AddressesOutput struct {
 }
 
 // assignIPv6Addresses gives an ENI IPv6 addresses or prefixes (API: AssignIpv6Addresses). The answer omits the
-// addresses that the ENI had before. If another ENI has a requested address, the simulator answers as for IPv4. This is
-// a guess.
+// addresses that the ENI had before. If another ENI has a requested address, the simulator returns the same error as
+// for IPv4. This is a guess.
 func (s *Sim) assignIPv6Addresses(in *assignIPv6AddressesInput) (*assignIPv6AddressesOutput, error) {
 	d := demand{in.IPv6Addresses, in.IPv6AddressCount, in.IPv6Prefixes, in.IPv6PrefixCount}
 	if err := d.checkAssign("IPv6"); err != nil {

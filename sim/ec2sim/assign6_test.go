@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestAssignIPv6 makes calls, and compares each answer and the final state of the ENIs, without eni-1.
+// TestAssignIPv6 makes calls, and compares each answer, and the final state of all ENIs except eni-1.
 func TestAssignIPv6(t *testing.T) {
 	const (
 		six    = "CreateNetworkInterface SubnetId=subnet-six"
@@ -98,7 +98,8 @@ func TestAssignIPv6(t *testing.T) {
 	}
 }
 
-// TestIPv6Changes: listeners also learn of IPv6, and a deletion frees everything.
+// TestIPv6Changes: listeners get the changes of IPv6 addresses and prefixes. When EC2 deletes an ENI, its IPv6 blocks
+// are free again.
 func TestIPv6Changes(t *testing.T) {
 	sim, _ := start(t, world)
 	var got []string

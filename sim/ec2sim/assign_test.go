@@ -90,7 +90,7 @@ func TestAssign(t *testing.T) {
 	}
 }
 
-// TestFragmentation: single addresses all over a subnet leave no room for a prefix, though most of it is free.
+// TestFragmentation: if each /28 of a subnet has a used address, no prefix is free, although most addresses are free.
 func TestFragmentation(t *testing.T) {
 	sim, _ := start(t, world)
 	must(t, sim, "CreateNetworkInterface SubnetId=subnet-b")
@@ -113,7 +113,7 @@ func TestFragmentation(t *testing.T) {
 	}
 }
 
-// TestSubnetRunsFull takes all 11 addresses of a /28; the twelfth is refused.
+// TestSubnetRunsFull takes all 11 addresses of a /28. After the deletion of the ENI, all 11 addresses are free.
 func TestSubnetRunsFull(t *testing.T) {
 	sim, _ := start(t, world)
 	answer := must(t, sim, "CreateNetworkInterface SubnetId=subnet-tiny SecondaryPrivateIpAddressCount=10")
@@ -121,7 +121,7 @@ func TestSubnetRunsFull(t *testing.T) {
 	for n := 4; n < 15; n++ {
 		want = append(want, fmt.Sprintf("10.0.3.%d", n))
 	}
-	got := answer.all("privateIpAddress")[1:] // the first is the primary address, repeated
+	got := answer.all("privateIpAddress")[1:] // without the first, which repeats the primary address
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -171,7 +171,8 @@ func TestConcurrentAssigns(t *testing.T) {
 	if len(slices.Compact(slices.Clone(all))) != len(all) {
 		t.Errorf("an address was given twice: %v", all)
 	}
-	// Each ENI has room for three calls. 20 of the 60 get a fourth one.
+	// Each ENI has room for the addresses of three calls. For 20 of the 60 ENIs there is a fourth call, which EC2
+	// refuses.
 	if len(all) != 60*9 || full != 20 {
 		t.Errorf("%d addresses and %d refusals, want 540 and 20", len(all), full)
 	}

@@ -77,11 +77,11 @@ func (t InstanceType) checkLimits(v4, v6 int, prefixes bool) error {
 }
 
 // checkSlot refuses a used device index, and an ENI above the limit of the card or of the instance. The limit of the
-// instance counts the ENIs of all cards (Guide: "Network cards"). The simulator checks the index first. It is a guess
-// that EC2 also does so.
+// instance counts the ENIs of all cards (Guide: "Network cards"). The simulator checks the index before the limits. It
+// is a guess that EC2 does the same.
 //
-// On types with several cards, the index must be lower than the card's limit of ENIs. In practice, EC2 refuses a higher
-// index at a launch (aws/aws-k8s-tester#531). It is a guess that EC2 also refuses the index at an attachment.
+// On types with several cards, the index must be lower than the card's limit of ENIs. In practice, EC2 refuses every
+// other index at a launch (aws/aws-k8s-tester#531). It is a guess that EC2 also refuses such an index at an attachment.
 func (s *Sim) checkSlot(i *Instance, card, index int) error {
 	all := s.enisOf(i)
 	onCard, most := 0, i.limits.cards()[card]

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestCards: each card has its own device indices, below the number of its ENIs.
+// TestCards: each card has its own device indices. An index must be lower than the card's maximum number of ENIs.
 func TestCards(t *testing.T) {
 	sim, _ := start(t, world)
 	run(t, sim, RunInstance{Type: "p5.48xlarge", Subnet: "subnet-b"}) // i-2, eni-2
@@ -17,7 +17,7 @@ func TestCards(t *testing.T) {
 		must(t, sim, fmt.Sprint(create, " Description=", n)) // eni-3 to eni-5
 	}
 	for _, c := range []struct{ eni, card, index, want string }{
-		{"eni-3", "0", "0", "400 InvalidParameterValue"}, // the boot ENI's
+		{"eni-3", "0", "0", "400 InvalidParameterValue"}, // the boot ENI has this index
 		{"eni-3", "0", "1", "200"},
 		{"eni-4", "0", "2", "400 InvalidParameterValue"},
 		{"eni-4", "31", "2", "400 InvalidParameterValue"},
@@ -32,7 +32,7 @@ func TestCards(t *testing.T) {
 			t.Errorf("%s: %s (%s), want %s", call, got, message, c.want)
 		}
 	}
-	// Only the boot ENI is at index 0 of card 0: an ENI at index 0 of another card can be detached.
+	// EC2 never detaches the boot ENI at index 0 of card 0, but it detaches an ENI at index 0 of another card.
 	if code, body := post(t, sim, "DetachNetworkInterface AttachmentId=eni-attach-5"); code != 200 {
 		t.Errorf("detach: %d %s", code, body)
 	}
@@ -77,7 +77,7 @@ func TestEFAOnly(t *testing.T) {
 	}
 }
 
-// TestFailAs: some errors differ only in the message.
+// TestFailAs chooses the message of an error, because some errors of EC2 differ only in the message.
 func TestFailAs(t *testing.T) {
 	sim, _ := start(t, world)
 	sim.FailAs("CreateNetworkInterface", "InvalidParameterValue",
@@ -89,8 +89,8 @@ func TestFailAs(t *testing.T) {
 	must(t, sim, create)
 }
 
-// TestBootElsewhere: the boot ENI is not in slot 0 of card 0. It is still the first of the instance's ENIs, metadata
-// names it, and it cannot be detached.
+// TestBootElsewhere: the boot ENI is not in slot 0 of card 0. The boot ENI is still the first of the instance's ENIs,
+// metadata's "mac" is its MAC, and EC2 does not detach it.
 func TestBootElsewhere(t *testing.T) {
 	sim, _ := start(t, world)
 	for _, r := range []RunInstance{{BootIndex: 1}, {BootCard: 1}, {BootCard: 1, BootIndex: 1}} {

@@ -53,7 +53,7 @@ func New(c Config) (*Sim, error) {
 	return s, nil
 }
 
-// complete returns a copy of the Config in which each empty field has its default.
+// complete returns a copy of the Config in which Region, Account and the empty fields of Peerings have their defaults.
 func (c Config) complete() Config {
 	c.Region, c.Account = cmp.Or(c.Region, "us-east-1"), cmp.Or(c.Account, "123456789012")
 	c.VPCs, c.Subnets, c.Peerings = slices.Clone(c.VPCs), slices.Clone(c.Subnets), slices.Clone(c.Peerings)
@@ -71,7 +71,8 @@ func (c Config) complete() Config {
 	return c
 }
 
-// copyTags returns a copy, because CreateTags changes the simulator's map.
+// copyTags returns a copy of the tags, because CreateTags changes the simulator's map, and must not change the caller's
+// map.
 func copyTags(tags map[string]string) map[string]string {
 	mine := map[string]string{}
 	maps.Copy(mine, tags)

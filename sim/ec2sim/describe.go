@@ -15,7 +15,7 @@ type set[T any] struct {
 	Items []T `xml:"item"`
 }
 
-// A page has the parameters that all Describe actions share (API: "Filtering", "Pagination").
+// A page has the parameters that all Describe actions except DescribeKeyPairs share (API: "Filtering", "Pagination").
 type page struct {
 	Filters    []filter `ec2:"Filter"`
 	MaxResults *int     `ec2:"MaxResults"`

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestFilters asks with one filter or several, and expects these IDs.
+// TestFilters makes Describe calls with filters, and compares the IDs in the answers.
 func TestFilters(t *testing.T) {
 	sim, _ := start(t, world)
 	must(t, sim, "CreateNetworkInterface SubnetId=subnet-b Description=CNI-ENI SecurityGroupId.1=sg-1 "+
@@ -66,7 +66,7 @@ func filterParams(filters string) (params string) {
 	return params
 }
 
-// ids returns the IDs of the described things: the first element of each item of the outermost set.
+// ids returns the IDs of the resources in an answer. Each item of the answer's outermost set is a resource.
 func ids(action string, answer element) (found []string) {
 	for _, outer := range answer.Elements {
 		for _, item := range outer.Elements {
@@ -83,7 +83,8 @@ func ids(action string, answer element) (found []string) {
 	return found
 }
 
-// TestPages reads 23 ENIs in pages of 5, while ENIs of earlier pages appear and disappear.
+// TestPages reads 23 ENIs in pages of 5, while EC2 deletes ENIs of earlier pages. After the first page, EC2 also
+// creates one more ENI.
 func TestPages(t *testing.T) {
 	sim, _ := start(t, world)
 	for range 22 {
@@ -178,7 +179,7 @@ func TestLike(t *testing.T) {
 	}
 }
 
-// TestRepeatedIDs: an answer has a thing once, even if the request has its ID twice.
+// TestRepeatedIDs: an answer has each subnet once, even if the request has the subnet's ID twice.
 func TestRepeatedIDs(t *testing.T) {
 	sim, _ := start(t, world)
 	got := ids("DescribeSubnets",

@@ -46,7 +46,8 @@ func cidrs(s string) (list []netip.Prefix) {
 	return list
 }
 
-// start returns a simulator of c with a running m5.large, i-1, whose boot ENI is eni-1 with 10.0.0.4.
+// start returns a simulator with the Config c, and its only instance. The instance is the m5.large i-1, with the boot
+// ENI eni-1 and the address 10.0.0.4.
 func start(t testing.TB, c Config) (*Sim, *Instance) {
 	t.Helper()
 	sim, err := New(c)
@@ -75,7 +76,7 @@ func long(s string) string {
 	})
 }
 
-// post makes the call of a line like "AttachNetworkInterface DeviceIndex=1 InstanceId=i-1".
+// post makes the call that a line describes, for example "AttachNetworkInterface DeviceIndex=1 InstanceId=i-1".
 func post(t testing.TB, h http.Handler, line string) (code int, body string) {
 	t.Helper()
 	action, params, _ := strings.Cut(strings.TrimSpace(long(line)), " ")
@@ -110,7 +111,7 @@ func refused(t testing.TB, h http.Handler, line string) (code, message string) {
 		strings.Join(e.all("Message"), " ")
 }
 
-// An element is any XML.
+// An element is an XML element with any content.
 type element struct {
 	XMLName  xml.Name
 	Text     string    `xml:",chardata"`

@@ -9,7 +9,7 @@ import (
 )
 
 // A refusal is an error answer of EC2. The codes are from the API's page "Error codes for the Amazon EC2 API". The
-// messages resemble EC2's, so that a search on the internet finds EC2's.
+// messages resemble EC2's messages, so that a search on the internet finds EC2's messages.
 type refusal struct{ code, message string }
 
 func (r *refusal) Error() string { return r.code + ": " + r.message }

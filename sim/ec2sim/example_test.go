@@ -14,7 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// A subnet, an instance in it, and a call that gives its ENI two more addresses.
+// Two calls ask for two more addresses for an instance's ENI. EC2 throttles the first call.
 func Example() {
 	sim, err := ec2sim.New(ec2sim.World(`
 		vpc-1    10.0.0.0/16

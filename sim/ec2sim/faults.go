@@ -22,7 +22,7 @@ type fault struct {
 
 // Fail makes EC2 refuse the next n calls of the action with the error code. RequestLimitExceeded means that EC2
 // throttles the caller, and UnauthorizedOperation means that the caller has no permission. If n is negative, EC2
-// refuses all calls from now on. If n is 0, an earlier fault ends. Fail panics if the action is unknown.
+// refuses all calls from now on. If n is 0, Fail ends an earlier fault. Fail panics if the action is unknown.
 func (s *Sim) Fail(action, code string, n int) {
 	s.FailAs(action, code, s.errorMessage(action, code), n)
 }

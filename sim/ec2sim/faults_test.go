@@ -20,7 +20,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestFaults: injected errors come as often as ordered, with the right status, and EC2 carries nothing out.
+// TestFaults: EC2 refuses as many calls as the test has passed to Fail, with the right status, and does not carry out
+// these calls.
 func TestFaults(t *testing.T) {
 	sim, _ := start(t, world)
 	const call = "AssignPrivateIpAddresses NetworkInterfaceId=eni-1 SecondaryPrivateIpAddressCount=1"
@@ -53,7 +54,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestCalls: the log has every call, with parameters and outcome.
+// TestCalls: Calls returns every call, with its parameters and its error code.
 func TestCalls(t *testing.T) {
 	sim, _ := start(t, world)
 	must(t, sim, create+" ClientToken=t1 Description=x")
@@ -88,7 +89,7 @@ func TestFaultOfNoAction(t *testing.T) {
 	sim.Fail("AssignPrivateIPAddresses", "RequestLimitExceeded", 1)
 }
 
-// TestDelay: a delayed answer comes late, but EC2 carries the call out at once, even if no caller waits.
+// TestDelay: a delayed answer comes late, but EC2 carries out the call at once, even if the caller gives up.
 func TestDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sim, _ := start(t, world)
@@ -114,8 +115,8 @@ func TestDelay(t *testing.T) {
 	})
 }
 
-// TestLose: EC2 carries the call out, and closes the connection. A call that fails, or that comes after the last loss,
-// gets its answer.
+// TestLose: EC2 carries out a call, and closes the connection without an answer. EC2 answers a call that fails, and the
+// calls after the last lost answer.
 func TestLose(t *testing.T) {
 	sim, _ := start(t, world)
 	server := httptest.NewServer(sim)
@@ -167,7 +168,7 @@ func TestTokenAfterALostAnswer(t *testing.T) {
 	}
 }
 
-// TestTagsNeedTheirOwnPermission: tags at creation also need CreateTags.
+// TestTagsNeedTheirOwnPermission: a creation with tags also needs the permission for CreateTags.
 func TestTagsNeedTheirOwnPermission(t *testing.T) {
 	c := world
 	c.Denied = []string{"CreateTags"}

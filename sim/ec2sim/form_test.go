@@ -39,7 +39,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// FuzzDecode: no form makes the decoder panic, and every refusal is one of EC2's.
+// FuzzDecode: no query makes dispatch panic, and every error of dispatch is a refusal.
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		"Action=CreateNetworkInterface&SubnetId=subnet-1&SecurityGroupId.1=sg-1&PrivateIpAddresses.1.Primary=true",

@@ -38,7 +38,8 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// TestAnswers compares an answer of each action, byte for byte. The calls are the life of one ENI.
+// TestAnswers compares an answer of each action, byte for byte. The calls create an ENI, a key pair, a security group
+// and an instance, and delete them.
 func TestAnswers(t *testing.T) {
 	life := []string{
 		"CreateNetworkInterface SubnetId=subnet-dual Description=CNI-ENI SecurityGroupId.1=sg-1 " +
@@ -103,8 +104,8 @@ func TestAnswers(t *testing.T) {
 	})
 }
 
-// TestMetadata compares all metadata of an instance. Its second ENI has prefixes of both families, and its third has no
-// IPv4.
+// TestMetadata compares all metadata of an instance. The second ENI has prefixes of both families, and the third ENI
+// has no IPv4.
 func TestMetadata(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sim, i := start(t, world)
@@ -118,7 +119,7 @@ func TestMetadata(t *testing.T) {
 	})
 }
 
-// walk prints the metadata below a directory, as a shell session would.
+// walk returns the metadata below a directory, in the form of a shell session.
 func walk(t *testing.T, i *Instance, dir string) string {
 	t.Helper()
 	code, listing := get(t, i, dir)
@@ -166,15 +167,15 @@ func newToken(t testing.TB, i *Instance) string {
 	return w.Body.String()
 }
 
-// TestTable: the simulator answers exactly the actions of the table.
+// TestTable: the simulator has exactly the actions of the table in aws/api.
 func TestTable(t *testing.T) {
 	if d := cmp.Diff(api.Names(0), slices.Sorted(maps.Keys(actions))); d != "" {
 		t.Errorf("-table +simulator\n%s", d)
 	}
 }
 
-// TestDryRun: a dry run is refused if the Config denies the action or a named thing does not exist. Otherwise EC2
-// answers DryRunOperation.
+// TestDryRun: EC2 answers UnauthorizedOperation to a dry run if the Config denies the action. Otherwise EC2 answers
+// DryRunOperation, or UnknownParameter if the action has no dry run.
 func TestDryRun(t *testing.T) {
 	for _, action := range slices.Sorted(maps.Keys(actions)) {
 		call := action + " DryRun=true " + strings.Join(strings.Fields(required[action]), " ")

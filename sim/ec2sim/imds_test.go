@@ -87,7 +87,7 @@ func TestMetadataCredentials(t *testing.T) {
 	}
 }
 
-// TestMetadataOfManyCards: metadata shows the card only if the instance has several.
+// TestMetadataOfManyCards: metadata shows an ENI's card only if the instance has several cards.
 func TestMetadataOfManyCards(t *testing.T) {
 	sim, _ := start(t, world)
 	i := run(t, sim, RunInstance{Type: "p4d.24xlarge", Subnet: "subnet-b"})

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// An Instance is a running instance.
+// An Instance is an instance that EC2 has launched.
 type Instance struct {
 	ID     string
 	Type   string
@@ -41,8 +41,8 @@ type Instance struct {
 	}
 }
 
-// RunInstance launches an instance, and returns when it is running. EC2 deletes the boot ENI with the instance (API:
-// RunInstances).
+// RunInstance launches an instance, and returns when it is running. When the instance ends, EC2 deletes the boot ENI
+// (API: RunInstances).
 func (s *Sim) RunInstance(r RunInstance) (*Instance, error) {
 	var i *Instance
 	var err error

@@ -14,15 +14,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// lagged is a world whose answers can be up to ten seconds old.
+// lagged returns a Config with which answers can be up to ten seconds old.
 func lagged(back int, seed uint64) Config {
 	c := world
 	c.Lag = Lag{Most: 10 * time.Second, Back: back, Seed: seed}
 	return c
 }
 
-// history assigns an address to eni-1 every second for ten seconds, and describes it five times a second for twenty
-// seconds. It returns how many addresses each answer has shown, and how many there were.
+// history assigns an address to eni-1 every second for nine seconds, and describes eni-1 five times a second for twenty
+// seconds. For each answer, it returns how many addresses the answer has shown, and how many the ENI had.
 func history(t *testing.T, c Config) (shown, truth []int) {
 	sim, _ := start(t, c)
 	for n := range 100 {
@@ -36,7 +36,8 @@ func history(t *testing.T, c Config) (shown, truth []int) {
 	return shown, truth
 }
 
-// TestLag: answers show a state from within the lag. They are sometimes old, and go back as often as allowed.
+// TestLag: no answer shows a state that is older than the lag. Some answers show an old state. Exactly as many answers
+// as the Lag allows show fewer addresses than an earlier answer.
 func TestLag(t *testing.T) {
 	for _, back := range []int{0, 1, 3} {
 		for seed := range uint64(3) {
@@ -82,8 +83,9 @@ func TestLagRepeats(t *testing.T) {
 	}
 }
 
-// TestLagOfAnENI: a new ENI is missing, and not found, for a while. A deleted ENI is shown for a while. Neither agrees
-// with the free addresses of the subnet.
+// TestLagOfAnENI: for some time, DescribeNetworkInterfaces can omit a new ENI, AttachNetworkInterface can fail to find
+// the ENI, and DescribeSubnets can show too many free addresses. DescribeNetworkInterfaces can still show a deleted ENI
+// for some time.
 func TestLagOfAnENI(t *testing.T) {
 	missed, notFound, remained, counted := 0, 0, 0, 0
 	for seed := range uint64(20) {
@@ -132,7 +134,7 @@ func TestLagOfAnENI(t *testing.T) {
 	}
 }
 
-// TestLaunchIsKnown: when an instance runs, all actions know it.
+// TestLaunchIsKnown: as soon as RunInstance returns, all actions find the ENI of the instance.
 func TestLaunchIsKnown(t *testing.T) {
 	for seed := range uint64(10) {
 		sim, _ := start(t, lagged(1, seed))

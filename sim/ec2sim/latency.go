@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// latencies has the time that EC2 takes to answer, for each action that changes something. The times are guesses,
-// because AWS publishes none. AttachNetworkInterface takes long, because EC2 answers only after the instance has the
-// new link.
+// latencies has the time that EC2 takes to answer, for each action that changes ENIs. The times are guesses, because
+// AWS publishes none. AttachNetworkInterface takes long, because EC2 answers only after the instance has the new link.
 var latencies = map[string]time.Duration{
 	"AssignIpv6Addresses":             300 * time.Millisecond,
 	"AssignPrivateIpAddresses":        300 * time.Millisecond,
@@ -25,8 +24,8 @@ var latencies = map[string]time.Duration{
 
 const describeLatency = 150 * time.Millisecond
 
-// Latency returns how long the real EC2 takes to answer an action. A Sim has this delay only after a call of
-// [Sim.DelayAsEC2].
+// Latency returns how long the real EC2 takes to answer an action. The times are guesses. A Sim delays its answers by
+// this time only after a call of [Sim.DelayAsEC2].
 func Latency(action string) time.Duration {
 	if d, ok := latencies[action]; ok {
 		return d

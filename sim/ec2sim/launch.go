@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// A launch is a call of the action RunInstances.
+// A launch describes the call of the action RunInstances that launched an instance.
 type launch struct {
 	in          runInstancesInput
 	publicKey   string // of the key pair, as a line of authorized_keys
@@ -21,7 +21,7 @@ type launch struct {
 	index       int // the number of the instance within its call, from 0
 }
 
-// The states of an instance (API: InstanceState).
+// stateCodes has the states of an instance, with EC2's code for each state (API: InstanceState).
 var stateCodes = map[string]int{"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopped": 80}
 
 type runInstancesInput struct {
@@ -229,7 +229,7 @@ func (s *Sim) terminateInstances(in *terminateInstancesInput) (*terminateInstanc
 		}
 		now := i.state()
 		if now == "terminated" && before != now {
-			now = "shutting-down" // EC2's first answer shows this state
+			now = "shutting-down" // EC2's answer to the first call shows this state
 		}
 		out.Instances.Items = append(out.Instances.Items, stateChange{id, stateItem{stateCodes[now], now},
 			stateItem{stateCodes[before], before}})

@@ -5,7 +5,7 @@ package ec2sim
 
 import "testing"
 
-// TestLaunchToken repeats a launch with its client token, which launches nothing more.
+// TestLaunchToken: a second launch with the same client token launches no further instance.
 func TestLaunchToken(t *testing.T) {
 	sim, _ := start(t, world)
 	call := launch1 + " ClientToken=t"

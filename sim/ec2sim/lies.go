@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// A Lie makes the metadata service give wrong or incomplete answers. Each lie below has been seen on EC2. The comment
-// of the lie names the source. A number like #1967 is an issue of aws/amazon-vpc-cni-k8s, and "netutils" means
-// lib/lib.sh of amazonlinux/amazon-ec2-net-utils.
+// A Lie makes the metadata service give wrong or incomplete answers. Most of the lies below have been seen on EC2. The
+// comment of such a lie names the source. A number like #1967 is an issue of aws/amazon-vpc-cni-k8s, and "netutils"
+// means lib/lib.sh of amazonlinux/amazon-ec2-net-utils.
 type Lie struct {
 	eni string // the ENI about which the answers are wrong; empty: all ENIs
 	// Returns the ENIs that the service shows instead of the current ENIs. The argument atStart has the ENIs that the
@@ -30,8 +30,8 @@ type activeLie struct {
 	atStart []ENI
 }
 
-// Lie makes the metadata service tell these lies. They end when the caller calls stop, or when the instance restarts.
-// Several lies about one ENI apply in the order in which they began.
+// Lie makes the metadata service tell these lies. The lies end when the caller calls stop, or when the instance
+// restarts. Several lies about one ENI apply in the order in which they began.
 func (i *Instance) Lie(lies ...Lie) (stop func()) {
 	i.sim.mu.Lock()
 	defer i.sim.mu.Unlock()
@@ -51,8 +51,8 @@ func (i *Instance) Lie(lies ...Lie) (stop func()) {
 // Reboot restarts the instance. All earlier lies end. The metadata service then tells the given lies, until the caller
 // calls stop. After a restart, metadata may omit attached ENIs ([ForgetENI]). It no longer shows an ENI that was
 // detached by force (API: DetachNetworkInterface, Force: "The instance metadata will get updated when you stop and
-// start the instance"). It is a guess that a reboot has this effect, too. No listener is called, because the ENIs do
-// not change.
+// start the instance"). It is a guess that a reboot also updates the metadata. The simulator calls no listener, because
+// the ENIs do not change.
 func (i *Instance) Reboot(lies ...Lie) (stop func()) {
 	i.sim.mu.Lock()
 	i.lies = nil
@@ -94,9 +94,9 @@ func FreezeENI(eni string) Lie {
 	}}
 }
 
-// HideKeys returns a lie that answers 404 for these keys of an ENI. The keys of a new ENI appear one after another,
-// within up to 30 seconds (netutils polls for 30 seconds). On some instance types, the key vpc-ipv4-cidr-blocks never
-// appeared (kubernetes/kops PR 7402).
+// HideKeys returns a lie that answers 404 for these keys of an ENI. On EC2, the keys of a new ENI appear one after
+// another, within up to 30 seconds (netutils polls for 30 seconds). On some instance types, the key
+// vpc-ipv4-cidr-blocks never appears (kubernetes/kops PR 7402).
 func HideKeys(eni string, keys ...string) Lie {
 	return Lie{eni: eni, showKey: func(name, value string) string {
 		if slices.Contains(keys, name) {
@@ -131,8 +131,8 @@ func LateNetworkCard(eni string) Lie { return HideKeys(eni, "network-card") }
 func FailENI(eni string) Lie { return Lie{eni: eni, failure: http.StatusInternalServerError} }
 
 // Unavailable returns a lie that answers all requests with 503, as an overloaded service can do (Guide: "Access
-// instance metadata for an EC2 instance", "Query throttling"). The status is a guess, because the guide does not name
-// it.
+// instance metadata for an EC2 instance", "Query throttling"). The status is a guess, because the guide names no
+// status.
 func Unavailable() Lie { return Lie{failure: http.StatusServiceUnavailable} }
 
 // Silent returns a lie with which the service never answers. On a real instance, a packet filter can drop the packets,

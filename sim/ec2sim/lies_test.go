@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// liar returns an instance of a type with several cards, with a second ENI, eni-3, at index 1 of card 1.
+// liar returns an instance with several cards. Its second ENI, eni-3, is at index 1 of card 1.
 func liar(t *testing.T) (*Sim, *Instance) {
 	sim, _ := start(t, world)
 	i := run(t, sim, RunInstance{Type: "p4d.24xlarge", Subnet: "subnet-b"})
@@ -24,8 +24,8 @@ func liar(t *testing.T) (*Sim, *Instance) {
 	return sim, i
 }
 
-// says returns what the metadata shows of each ENI: the number in its MAC, device number, card and addresses, or a
-// status.
+// says returns what the metadata shows of each ENI: the last byte of its MAC, its device number, its card and its
+// addresses. If a request fails, says returns the HTTP status instead of the value.
 func says(t *testing.T, i *Instance) string {
 	const macs = "/latest/meta-data/network/interfaces/macs/"
 	read := func(path string) string {
@@ -49,7 +49,7 @@ func says(t *testing.T, i *Instance) string {
 	return strings.Join(all, "; ")
 }
 
-// ask reads a key with a token from before any fault.
+// ask reads a key. It does not request a token, because a lie may also make this request fail.
 func ask(t *testing.T, i *Instance, path string) (int, string) {
 	t.Helper()
 	i.metadata.Lock()
@@ -75,8 +75,8 @@ func TestLies(t *testing.T) {
 	for _, c := range []struct {
 		name              string
 		lie               Lie
-		call              string // made while the lie is active
-		before, then, end string // what is shown before the call, after it, and when the lie has stopped
+		call              string // a call to EC2 during the lie
+		before, then, end string // what metadata shows before the call, after the call, and after the lie
 	}{
 		{"ForgetENI", ForgetENI(eni), assign, gone, gone, more},
 		{"KeepENI, attached", KeepENI(eni), assign, truth, more, more},
@@ -146,7 +146,7 @@ func TestLiesOfOneInstance(t *testing.T) {
 	}
 }
 
-// TestUnavailableGivesNoToken: the request for a token fails, too.
+// TestUnavailableGivesNoToken: with the lie Unavailable, the request for a token also fails.
 func TestUnavailableGivesNoToken(t *testing.T) {
 	_, i := liar(t)
 	defer i.Lie(Unavailable())()
@@ -159,7 +159,7 @@ func TestUnavailableGivesNoToken(t *testing.T) {
 	}
 }
 
-// TestSilent: there is no answer, however long the caller waits.
+// TestSilent: with the lie Silent, the caller gets no answer, however long it waits.
 func TestSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, i := liar(t)
@@ -174,7 +174,7 @@ func TestSilent(t *testing.T) {
 	})
 }
 
-// TestReboot: a reboot ends all earlier lies, and begins new ones.
+// TestReboot: Reboot ends all earlier lies, and begins the lies in its arguments.
 func TestReboot(t *testing.T) {
 	sim, i := liar(t)
 	i.Lie(KeepENI(long("eni-3")))

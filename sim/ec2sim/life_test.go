@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// TestClientToken: the same call with the same token makes one ENI, and always gets the first answer.
+// TestClientToken: repeated calls with the same token create one ENI, and always get the first answer.
 func TestClientToken(t *testing.T) {
 	sim, _ := start(t, world)
 	const call = create + " ClientToken=t1 SecondaryPrivateIpAddressCount=1"
@@ -39,7 +39,8 @@ func TestClientToken(t *testing.T) {
 	}
 }
 
-// TestTokenLife: EC2 remembers a token while its ENI exists, and for some time after.
+// TestTokenLife: EC2 remembers a client token while the token's ENI exists, and for the time TokenLife after the ENI's
+// deletion.
 func TestTokenLife(t *testing.T) {
 	for life, want := range map[time.Duration]string{0: "eni-2 eni-2 eni-2 eni-2",
 		24 * time.Hour: "eni-2 eni-2 eni-2 eni-3"} {
@@ -98,7 +99,7 @@ func TestDeleteFreesAddresses(t *testing.T) {
 	}
 }
 
-// record formats changes, one per line.
+// record collects all later changes, each as a text.
 func record(sim *Sim) *[]string {
 	var lines []string
 	sim.OnChange(func(c Change) {
@@ -109,7 +110,7 @@ func record(sim *Sim) *[]string {
 	return &lines
 }
 
-// TestChanges: listeners get exactly the changes of ENIs in instances, in order.
+// TestChanges: listeners get exactly the changes of attached ENIs, in order.
 func TestChanges(t *testing.T) {
 	sim, err := New(world)
 	if err != nil {
@@ -153,7 +154,7 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// TestListenerMayAsk: a listener runs without the lock, after the change has happened.
+// TestListenerMayAsk: a listener may read the state of EC2, and sees the state after the change.
 func TestListenerMayAsk(t *testing.T) {
 	sim, _ := start(t, world)
 	var status string
@@ -172,8 +173,8 @@ func TestListenerMayAsk(t *testing.T) {
 	}
 }
 
-// TestSlowAttachments follows an ENI through attaching and detaching: what EC2 and the metadata show, and when
-// listeners get the change.
+// TestSlowAttachments attaches and detaches an ENI, and checks what EC2 and the metadata show at each time, and when
+// listeners get the changes.
 func TestSlowAttachments(t *testing.T) {
 	c := world
 	c.AttachDelay, c.DetachDelay = 3*time.Second, 2*time.Second
@@ -224,7 +225,8 @@ func TestSlowAttachments(t *testing.T) {
 	})
 }
 
-// TestForcedDetach: a forced detachment does not wait. An ENI that was never attached causes no change.
+// TestForcedDetach: a forced detachment takes no time. If the ENI has never reached the state "attached", listeners get
+// no change.
 func TestForcedDetach(t *testing.T) {
 	c := world
 	c.AttachDelay, c.DetachDelay = time.Hour, time.Hour
@@ -243,7 +245,8 @@ func TestForcedDetach(t *testing.T) {
 	})
 }
 
-// TestTerminate: the boot ENI is deleted with the instance, another one only with DeleteOnTermination.
+// TestTerminate: at the end of an instance, EC2 deletes the boot ENI. It deletes another ENI only if this ENI has
+// DeleteOnTermination.
 func TestTerminate(t *testing.T) {
 	sim, i := start(t, world)
 	for n := 1; n <= 2; n++ {
@@ -321,7 +324,7 @@ func TestRunInstance(t *testing.T) {
 	}
 }
 
-// TestModify changes each attribute.
+// TestModify changes the attributes and the tags of an ENI.
 func TestModify(t *testing.T) {
 	sim, _ := start(t, world)
 	must(t, sim, "ModifyNetworkInterfaceAttribute NetworkInterfaceId=eni-1 Description.Value=boot")

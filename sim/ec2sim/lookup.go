@@ -15,7 +15,7 @@ const defaultGroup = "sg-default"
 // maxGroups is how many security groups an ENI may have (VPC Guide: "Amazon VPC quotas").
 const maxGroups = 5
 
-// eni returns the ENI with this ID. With [Lag], it does not find a new ENI at first.
+// eni returns the ENI with this ID. If there is a [Lag], eni can fail to find a new ENI for some time.
 func (s *Sim) eni(id string) (*eni, error) {
 	if !strings.HasPrefix(id, "eni-") {
 		return nil, refuse("InvalidNetworkInterfaceId.Malformed", "Invalid id: %q (expecting \"eni-...\")", id)

@@ -5,7 +5,7 @@ package ec2sim
 
 import "testing"
 
-// TestOperate: the callers' faults do not affect the operation of another user, and Calls does not have it.
+// TestOperate: a fault does not affect a call of Operate, and Calls does not return this call.
 func TestOperate(t *testing.T) {
 	sim, _ := start(t, world)
 	const action = "AssignPrivateIpAddresses"

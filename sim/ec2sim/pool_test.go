@@ -25,7 +25,7 @@ func TestPoolSizes(t *testing.T) {
 	}
 }
 
-// TestPoolPrefixes: the first /28 and the last have reserved addresses, so they are never given.
+// TestPoolPrefixes: the pool gives every /28 except the first /28 and the last /28, which have reserved addresses.
 func TestPoolPrefixes(t *testing.T) {
 	p := newBitmap(cidr("10.0.0.0/24"))
 	all, ok := p.takeAny(28, 14)
@@ -37,7 +37,7 @@ func TestPoolPrefixes(t *testing.T) {
 	}
 }
 
-// TestSparsePool: the first /80 and the last have reserved addresses. All others can be taken.
+// TestSparsePool: the pool gives every /80 except the first /80 and the last /80, which have reserved addresses.
 func TestSparsePool(t *testing.T) {
 	p := newSparse(cidr("2001:db8:1:4::/64"))
 	all, ok := p.takeAny(80, 1<<16-2)
@@ -65,7 +65,7 @@ func TestSparsePool(t *testing.T) {
 	}
 }
 
-// TestSparsePoolOfABigSubnet: in a block larger than a /64, prefixes come from all of it.
+// TestSparsePoolOfABigSubnet: a pool for a block larger than a /64 also gives prefixes outside of the first /64.
 func TestSparsePoolOfABigSubnet(t *testing.T) {
 	p := newSparse(cidr("2001:db8:1::/56"))
 	all, ok := p.takeAny(80, 1<<16)

@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// check checks that no address is in two places, that free counts are correct, and that no limit is exceeded.
+// check checks that no address and no device index belongs to two ENIs, that the pools agree with the ENIs, and that no
+// limit is exceeded.
 func check(t *testing.T, sim *Sim) {
 	t.Helper()
 	enis := sim.ENIs()
@@ -78,7 +79,7 @@ func checkIPv4(t *testing.T, sim *Sim, enis []ENI) {
 	}
 }
 
-// checkIPv6 checks that no two blocks overlap.
+// checkIPv6 checks that no two blocks of the ENIs overlap, and that the pools have exactly these blocks as taken.
 func checkIPv6(t *testing.T, sim *Sim, enis []ENI) {
 	t.Helper()
 	owners := map[netip.Prefix]string{}
@@ -120,7 +121,7 @@ func checkIPv6(t *testing.T, sim *Sim, enis []ENI) {
 	}
 }
 
-// TestRandomLives makes random calls, many of which are refused, and checks the invariants after each.
+// TestRandomLives makes random calls, and calls check after each of them. EC2 refuses many of the calls.
 func TestRandomLives(t *testing.T) {
 	done := map[string]int{}
 	for seed := range uint64(10) {
@@ -163,7 +164,7 @@ func TestRandomLives(t *testing.T) {
 	}
 }
 
-// randomCall makes a call about ENIs that exist. Its addresses may belong to other ENIs.
+// randomCall returns a random call for an ENI that exists. The addresses in the call may belong to another ENI.
 func randomCall(r *rand.Rand, sim *Sim) (call, action string) {
 	enis := sim.ENIs()
 	e, other := enis[r.IntN(len(enis))], enis[r.IntN(len(enis))]
@@ -196,7 +197,7 @@ func randomCall(r *rand.Rand, sim *Sim) (call, action string) {
 	return action + params[action](), action
 }
 
-// randomIPv4 returns an address or a prefix of the subnet of one of the ENIs.
+// randomIPv4 returns a parameter with an address or a prefix that an ENI has, or with a random address or prefix.
 func randomIPv4(r *rand.Rand, e, other ENI) string {
 	at := cidr("10.0.0.0/24").Addr() // also if the subnet has no IPv4
 	if e.CIDR.IsValid() {
@@ -213,7 +214,7 @@ func randomIPv4(r *rand.Rand, e, other ENI) string {
 	return " Ipv4Prefix.1=" + prefixes[r.IntN(len(prefixes))].String()
 }
 
-// randomIPv6 returns an address or a prefix, perhaps in a prefix of another ENI.
+// randomIPv6 returns a parameter with an address or a prefix, perhaps in a prefix of another ENI.
 func randomIPv6(r *rand.Rand, e, other ENI) string {
 	base := cidr("2001:db8:1:4::/64").Addr().As16()
 	if e.IPv6CIDR.IsValid() {

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// A new ENI (eni-2 in subnet-b), and this ENI attached at index 1.
+// The constants are calls that several cases need. With create, EC2 creates eni-2 in subnet-b. With attached, EC2 also
+// attaches eni-2 at device index 1.
 const (
 	create   = "CreateNetworkInterface SubnetId=subnet-b"
 	attached = create + "\nAttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-2 DeviceIndex=1"
@@ -25,7 +26,8 @@ const (
 	dualAttached = dual + "\nAttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-2 DeviceIndex=1"
 )
 
-// TestRules has a case for each refusal of EC2. The calls in before succeed, and call is refused.
+// TestRules has a case for each refusal of EC2. EC2 carries out the calls in the field before, and refuses the call in
+// the field call.
 func TestRules(t *testing.T) {
 	for _, c := range []struct{ name, before, call, want string }{
 		{"no action", "", "", "400 MissingAction"},
@@ -394,7 +396,7 @@ func TestRulesOfTypes(t *testing.T) {
 	}
 }
 
-// TestTypeWithoutIPv6: an instance of a type without IPv6 gets no IPv6 addresses.
+// TestTypeWithoutIPv6: EC2 gives no IPv6 address to an instance whose type has no IPv6.
 func TestTypeWithoutIPv6(t *testing.T) {
 	c := world
 	c.InstanceTypes = []InstanceType{{Name: "six.none", ENIs: 4, IPv4PerENI: 4}}
@@ -428,7 +430,7 @@ func tagsParams(n int) (s string) {
 	return s
 }
 
-// free returns the number of free addresses of each subnet.
+// free returns the number of free IPv4 addresses of each subnet.
 func free(sim *Sim) map[string]int {
 	sim.mu.Lock()
 	defer sim.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestScript: each request has its outcome from the script, and its effect if EC2 carries it out.
+// TestScript: each request has the outcome that the script says, and changes EC2 only if EC2 carries out the request.
 func TestScript(t *testing.T) {
 	sim, _ := start(t, world)
 	const call = "AssignPrivateIpAddresses NetworkInterfaceId=eni-1 SecondaryPrivateIpAddressCount=1"
@@ -30,7 +30,7 @@ func TestScript(t *testing.T) {
 	}
 	type step struct {
 		Heard string
-		Addrs int // of the ENI afterwards
+		Addrs int // the number of the ENI's addresses after the request
 	}
 	var got []step
 	for range 7 {

@@ -52,7 +52,8 @@ func (s *Sim) ENIs() []ENI {
 	return all
 }
 
-// Instances returns the running instances in the order of their launch, which is also the order of their IDs.
+// Instances returns all instances except the terminated instances, in the order of their launch, which is also the
+// order of their IDs.
 func (s *Sim) Instances() []*Instance {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,8 +67,8 @@ func (s *Sim) Instances() []*Instance {
 }
 
 // OnChange makes the simulator call f for each later change, one at a time and in order. EC2 answers a call only after
-// f has returned. The simulator does not hold its lock meanwhile. So f may read the state, but must make no call that
-// changes something.
+// f has returned. The simulator does not hold its lock while f runs, so f may read the state. f must make no call that
+// changes something: this call would wait for f.
 func (s *Sim) OnChange(f func(Change)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -50,8 +50,8 @@ type ChangeKind string
 
 // The kinds of changes.
 const (
-	Attached ChangeKind = "attached" // the ENI is in the instance now
-	Detached ChangeKind = "detached" // the ENI has left the instance
+	Attached ChangeKind = "attached" // the ENI is attached to the instance now
+	Detached ChangeKind = "detached" // the ENI is no longer attached to the instance
 	// The ENI's addresses, prefixes, security groups or source/destination check have changed.
 	Addressed ChangeKind = "addressed"
 )

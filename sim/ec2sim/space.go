@@ -23,8 +23,8 @@ type space struct {
 	pool       pool
 }
 
-// takeDemand takes all blocks for a demand, or none. If a requested address is already in use, the error has the code
-// inUse.
+// takeDemand takes all blocks for a demand, or none. The argument inUse is the code of the error if a requested address
+// is already in use.
 func (sp *space) takeDemand(d demand, inUse string) (h holding, err error) {
 	switch {
 	case len(d.addrs) > 0:
@@ -64,8 +64,8 @@ func (sp *space) takeFirst(primary netip.Addr, secondary []netip.Addr, chosenCou
 	return slices.Concat(more[:1], listed, more[1:]), nil
 }
 
-// takeThese takes all wanted addresses, or none. If a wanted address is already in use, the error has the code
-// inUseCode.
+// takeThese takes all wanted addresses, or none. The argument inUseCode is the code of the error if a wanted address is
+// already in use.
 func (sp *space) takeThese(wanted []netip.Addr, inUseCode string) error {
 	if err := sp.checkAddrs(wanted); err != nil {
 		return err
@@ -91,7 +91,8 @@ func (sp *space) checkAddrs(wanted []netip.Addr) error {
 	return nil
 }
 
-// takeAny takes addresses that EC2 chooses, all or none.
+// takeAny takes free single addresses of EC2's choice. The argument count is their number. If too few are free, takeAny
+// takes none.
 func (sp *space) takeAny(count int) ([]netip.Addr, error) {
 	blocks, ok := sp.pool.takeAny(sp.cidr.Addr().BitLen(), count)
 	if !ok {
@@ -120,8 +121,8 @@ func (sp *space) takePrefixes(wanted []netip.Prefix, chosenCount int) ([]netip.P
 		"The specified subnet does not have enough free cidr blocks to satisfy the request.")
 }
 
-// atCreation replaces the error InsufficientCidrBlocks by the error of CreateNetworkInterface. In practice,
-// CreateNetworkInterface returns InvalidParameterValue for IPv4. For IPv6, the error is a guess.
+// atCreation replaces the error InsufficientCidrBlocks with the error that CreateNetworkInterface returns in this case.
+// In practice, CreateNetworkInterface returns InvalidParameterValue for IPv4. For IPv6, the error is a guess.
 func atCreation(err error, family string) error {
 	if r, ok := errors.AsType[*refusal](err); ok && r.code == "InsufficientCidrBlocks" {
 		return refuse("InvalidParameterValue", "There aren't sufficient free %s addresses or prefixes", family)

@@ -10,8 +10,9 @@ import (
 )
 
 // sparse is the pool of an IPv6 subnet. It stores the used addresses and prefixes, because the subnet has too many
-// addresses for a bitmap. EC2 chooses at random, but the simulator goes upwards. Single addresses are from the first
-// /80, which is never a delegated prefix, because it has reserved addresses. Prefixes are from the later blocks.
+// addresses for a bitmap. EC2 chooses addresses and prefixes at random, but the simulator chooses them in ascending
+// order. It takes single addresses from the first /80. This /80 is never a delegated prefix, because it has reserved
+// addresses. The simulator takes prefixes from the later blocks.
 type sparse struct {
 	cidr      netip.Prefix
 	taken     map[netip.Prefix]bool // addresses and prefixes
@@ -49,8 +50,8 @@ func (p *sparse) takeAny(bits, count int) ([]netip.Prefix, bool) {
 }
 
 // nextFree returns the next free block. The argument bits is the prefix length of the block. After the last prefix,
-// nextFree starts again with the first. It tries each single address only once, because a subnet never uses all of
-// them.
+// nextFree starts again with the first. It tries each single address only once, because no simulation uses all
+// addresses of a subnet.
 func (p *sparse) nextFree(bits int) (netip.Prefix, bool) {
 	for bits != prefixBits6 {
 		b := singleBlock(p.addrAt(0, p.addr))

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// TestBuckets empties each bucket, and checks the refill after a second and after a minute.
+// TestBuckets empties each bucket, and checks how many tokens EC2 has added after one second, after 1.5 seconds and
+// after an hour.
 func TestBuckets(t *testing.T) {
 	const tooMany = "503 RequestLimitExceeded"
 	for _, c := range []struct {
@@ -73,8 +74,7 @@ func TestNoBuckets(t *testing.T) {
 	}
 }
 
-// TestThrottledDoesNothing: a throttled call is in the log with its code, and has no
-// effect.
+// TestThrottledDoesNothing: Calls returns a throttled call with its error code, and the call changes nothing.
 func TestThrottledDoesNothing(t *testing.T) {
 	with := world
 	with.Throttle, with.Buckets = true, map[string]Bucket{"CreateNetworkInterface": {Size: 1, Refill: 0}}

@@ -20,10 +20,10 @@ import (
 //	pcx-1        vpc-1 vpc-2
 //	pcx-2        vpc-9 10.9.0.0/16 vpc-1 deleted
 //
-// A subnet belongs to the nearest VPC above it. If the line names no zone, the zone is us-east-1a. The word "public"
-// sets MapPublicIP, the word "default" sets Default, and KEY=VALUE sets a tag. World adds a CIDR that begins with "-"
-// to FormerCIDRs. In the line of a peering, a CIDR belongs to the nearest VPC before it, and any other word is the
-// status. World panics if the text has a mistake. It does not set the other fields of the Config.
+// A subnet belongs to the nearest VPC above it. If the line of a subnet names no zone, the zone is us-east-1a. The word
+// "public" sets MapPublicIP, the word "default" sets Default, and KEY=VALUE sets a tag. World adds a CIDR that begins
+// with "-" to FormerCIDRs. In the line of a peering, a CIDR belongs to the nearest VPC before it, and any other word is
+// the status. World panics if the text has a mistake. It sets only the fields VPCs, Subnets and Peerings of the Config.
 func World(text string) (c Config) {
 	for line := range strings.Lines(text) {
 		id, rest, _ := strings.Cut(strings.TrimSpace(line), " ")

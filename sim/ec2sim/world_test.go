@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestWorld reads each kind of line, with all that it can say, and finds mistakes.
+// TestWorld parses all kinds of lines with all kinds of words, and expects a panic for each mistake.
 func TestWorld(t *testing.T) {
 	got := World(`
 		vpc-1    10.0.0.0/16 100.64.0.0/16 2001:db8:1::/56 -10.77.0.0/16 Name=one
