@@ -16,9 +16,9 @@
 // # Rules
 //
 // The simulator refuses what EC2 refuses, with EC2's codes and statuses. The comment at a rule names the page that
-// documents the rule. "API:" means a page of the EC2 API reference, "Guide:" a page of the EC2 user guide, and "VPC
-// Guide:" a page of the VPC user guide. The words "in practice" mean that users have observed the rule, but no page
-// documents it. These are the most important rules:
+// documents the rule. "API:" means a page of the EC2 API reference. "Guide:" means a page of the EC2 user guide, and
+// "VPC Guide:" means a page of the VPC user guide. The words "in practice" mean that users have observed the rule, but
+// no page documents it. These are the most important rules:
 //
 //   - An instance type limits the ENIs of an instance and of a network card, and the addresses and prefixes of an ENI.
 //   - A subnet has IPv4, IPv6 or both. EC2 reserves the first four addresses and the last address of a subnet. Every

@@ -80,8 +80,8 @@ func KeepENI(eni string) Lie {
 	}}
 }
 
-// FreezeENI returns a lie that shows an attached ENI as it was when the lie began: with addresses that it has lost, and
-// without new addresses (#391, #1070, PR #1177, #3887).
+// FreezeENI returns a lie that shows an attached ENI as the ENI was when the lie began. The metadata shows addresses
+// that the ENI has lost, and omits new addresses (#391, #1070, PR #1177, #3887).
 func FreezeENI(eni string) Lie {
 	return Lie{eni: eni, showENIs: func(before, now []ENI) []ENI {
 		was, here := eniIndex(before, eni), eniIndex(now, eni)

@@ -112,7 +112,7 @@ func TestLies(t *testing.T) {
 	}
 }
 
-// TestLiesAddUp: two lies about one ENI apply together, and each stops separately.
+// TestLiesAddUp: two lies about one ENI apply together, and each lie ends separately.
 func TestLiesAddUp(t *testing.T) {
 	_, i := liar(t)
 	eni := long("eni-3")

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// check checks that no address and no device index belongs to two ENIs, that the pools agree with the ENIs, and that no
-// limit is exceeded.
+// check checks that no address and no device index belongs to two ENIs, and that no limit is exceeded. It also checks
+// that the pools agree with the ENIs.
 func check(t *testing.T, sim *Sim) {
 	t.Helper()
 	enis := sim.ENIs()
