@@ -95,8 +95,8 @@ func instanceSysctls(n *nl.NS) nl.Wiring {
 	}
 }
 
-// setBooting sets the instance of the next boot ENI. When EC2 attaches this ENI, the fabric does not know the
-// instance's ID yet.
+// setBooting stores the instance to which the next boot ENI belongs, or nil. The fabric needs it, because EC2 attaches
+// the boot ENI before the fabric knows the instance's ID.
 func (f *Fabric) setBooting(i *Instance) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// TestNATGateway gives a subnet a NAT gateway, which serves all its addresses.
+// TestNATGateway gives a subnet a NAT gateway, which serves all addresses of the subnet.
 func TestNATGateway(t *testing.T) {
 	f := newFabric(t)
 	if err := f.AddNATGateway(cidr("10.0.1.0/24")); err != nil {
@@ -27,12 +27,13 @@ func TestNATGateway(t *testing.T) {
 	if err := (nl.Addr{Prefix: netip.PrefixFrom(second, 32), Dev: "lo"}).Add(private.NS); err != nil {
 		t.Fatal(err)
 	}
-	lost(t, private.Namespace, second, vpcsim.InternetAddr) // sent to the internet, and not dropped by the fabric
-	lost(t, f.Internet, netip.Addr{}, vpcsim.NATAddr)       // a call from outside, which no instance gets
+	lost(t, private.Namespace, second, vpcsim.InternetAddr) // the fabric does not drop it
+	lost(t, f.Internet, netip.Addr{}, vpcsim.NATAddr)       // no instance gets a call to the NAT gateway
 	drops(t, f, vpcsim.Drops{})
 }
 
-// TestOpenPorts calls two instances from the internet: one is older than the open port, and the other is newer.
+// TestOpenPorts calls two instances from the internet. EC2 launches one instance before OpenPorts, and the other after
+// OpenPorts.
 func TestOpenPorts(t *testing.T) {
 	f := newFabric(t)
 	early := run(t, f, "early", "subnet-nodes")
@@ -49,7 +50,7 @@ func TestOpenPorts(t *testing.T) {
 	}
 }
 
-// TestMTU checks that a VPC delivers jumbo frames, and that the internet reports them as too big.
+// TestMTU checks that a VPC delivers jumbo frames, and that a router reports the MTU of the path to the internet.
 func TestMTU(t *testing.T) {
 	f := newFabric(t)
 	a, b, dual, peer := run(t, f, "a", "subnet-nodes"), run(t, f, "b", "subnet-private"), run(t, f, "dual",
@@ -70,7 +71,7 @@ func TestMTU(t *testing.T) {
 		} else if got != path.want {
 			t.Errorf("the path to %s has MTU %d, want %d", path.to, got, path.want)
 		}
-		// Fragments arrive. A stream arrives when its sender knows the path MTU.
+		// A datagram arrives in fragments. A stream arrives when its sender has learned the path MTU.
 		for _, network := range []string{"tcp", "udp"} {
 			if _, err := path.from.Send(network, netip.AddrPortFrom(path.to, port), 30_000); err != nil {
 				t.Errorf("%s: %v", network, err)

@@ -29,19 +29,19 @@ func TestDelivery6(t *testing.T) {
 	}
 	drops(t, f, vpcsim.Drops{})
 
-	lost(t, a.Namespace, netip.Addr{}, addr("2001:db8:1:6::99")) // a neighbour
+	lost(t, a.Namespace, netip.Addr{}, addr("2001:db8:1:6::99")) // in the sender's subnet
 	lost(t, a.Namespace, netip.Addr{}, addr("2001:db8:1:9::99"))
 	lost(t, a.Namespace, netip.Addr{}, addr("2001:db8:2:6::99"))
 	lost(t, f.Internet, netip.Addr{}, addr("2001:db8:1:6::99"))
 	drops(t, f, vpcsim.Drops{NoHost: 4})
-	lost(t, a.Namespace, netip.Addr{}, vpcsim.InternetAddr) // no public address
+	lost(t, a.Namespace, netip.Addr{}, vpcsim.InternetAddr) // the sender has no public IPv4 address
 	drops(t, f, vpcsim.Drops{NoHost: 4, NoRoute: 1})
 }
 
 func TestSourceCheck6(t *testing.T) {
 	f := newFabric(t)
 	honest, liar := run(t, f, "honest", "subnet-dual"), run(t, f, "liar", "subnet-dual")
-	meet(t, liar.Namespace, f.Internet, vpcsim.InternetAddr6, liar.Addr6()) // the link knows the router's MAC address
+	meet(t, liar.Namespace, f.Internet, vpcsim.InternetAddr6, liar.Addr6()) // the kernel learns the router's MAC
 	for _, a := range []netip.Addr{honest.Addr6(), addr("2001:db8:1:6::99"), addr("2001:db8::8")} {
 		own := nl.Addr{Prefix: netip.PrefixFrom(a, 128), Dev: "lo", NoDAD: true}
 		if err := own.Add(liar.NS); err != nil {
@@ -59,11 +59,12 @@ func TestSourceCheck6(t *testing.T) {
 	call(t, liar, "ModifyNetworkInterfaceAttribute", "NetworkInterfaceId", liar.ENIs()[0].ID,
 		"SourceDestCheck.Value", "false")
 	lost(t, liar.Namespace, addr("2001:db8:1:6::99"), honest.Addr6())
-	meet(t, liar.Namespace, honest.Namespace, honest.Addr6(), liar.Addr6(), "tcp") // answered after the spoofed call
+	meet(t, liar.Namespace, honest.Namespace, honest.Addr6(), liar.Addr6(), "tcp") // honest answers this after the spoofed datagram
 	drops(t, f, vpcsim.Drops{Spoofed: 3, NoHost: 1})
 }
 
-// TestPrefix6 gives a hot-plugged ENI a /80 prefix. All addresses of its subnet are on the link.
+// TestPrefix6 attaches an ENI to each of two instances, and gives each ENI a /80 prefix. The route to the ENIs' subnet
+// has no next hop, so each instance solicits the address in the other's prefix.
 func TestPrefix6(t *testing.T) {
 	f := newFabric(t)
 	node, other := run(t, f, "node", "subnet-dual"), run(t, f, "other", "subnet-dual")

@@ -80,7 +80,7 @@ func changedLinks(messages []syscall.NetlinkMessage) map[string]bool {
 	return changed
 }
 
-// checkLinks calls checkLink for the ENIs whose links match.
+// checkLinks calls checkLink for each ENI if matches returns true for the link of the ENI.
 func (f *Fabric) checkLinks(matches func(nl.Veth) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -166,9 +166,9 @@ func (f *Fabric) restoreLink(lost pluggedENI) error {
 	return nil
 }
 
-// freeName chooses a free name for a link that comes back to the namespace n. freeName follows the kernel's rules for
-// network cards. The choices are the link's last name (or fallback, if the fabric has never seen the link), "dev" with
-// its last index, and "dev" with the lowest free number.
+// freeName chooses a free name for a link that comes back to the namespace n. It follows the kernel's rules for network
+// cards. It tries, in this order: the link's last name, "dev" with the link's last index, and "dev" with the lowest
+// free number. If the fabric has never seen the link, fallback replaces the last name.
 func freeName(n *nl.NS, last nl.Link, fallback string) (string, error) {
 	links, err := n.Links()
 	if err != nil {

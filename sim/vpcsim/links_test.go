@@ -28,7 +28,7 @@ func (c card) mac(t *testing.T, i *vpcsim.Instance) string {
 	return ""
 }
 
-// change assigns an address to the ENI, and unassigns it. Both change the fabric.
+// change assigns an address to the ENI, and then unassigns it. The fabric updates the ENI's wiring after each call.
 func (c card) change(t *testing.T, i *vpcsim.Instance) {
 	t.Helper()
 	a := call(t, i, "AssignPrivateIpAddresses", "NetworkInterfaceId", c.id, "SecondaryPrivateIpAddressCount",
@@ -36,10 +36,10 @@ func (c card) change(t *testing.T, i *vpcsim.Instance) {
 	call(t, i, "UnassignPrivateIpAddresses", "NetworkInterfaceId", c.id, "PrivateIpAddress.1", a)
 }
 
-// podGroup is the group of the links in a pod.
+// podGroup is the link group of an ENI's link while the link is in a pod.
 const podGroup = 72<<24 | 7
 
-// newPod creates a namespace that answers.
+// newPod creates a namespace in which servers answer at port.
 func newPod(t *testing.T, f *vpcsim.Fabric, name string) *vpcsim.Namespace {
 	t.Helper()
 	pod, err := f.NewNamespace(name)
@@ -52,7 +52,7 @@ func newPod(t *testing.T, f *vpcsim.Fabric, name string) *vpcsim.Namespace {
 	return pod
 }
 
-// move returns the wiring of a pod that gets the ENI's link.
+// move returns the wiring that moves the ENI's link into a pod, and gives it addresses and routes there.
 func (c card) move(t *testing.T, i *vpcsim.Instance, pod *vpcsim.Namespace) nl.Wiring {
 	t.Helper()
 	addrs := c.addrs(t, i)
@@ -89,14 +89,15 @@ func (c card) returned(t *testing.T, i *vpcsim.Instance) nl.Link {
 	return l
 }
 
-// TestLinkReturns ends the namespaces of pods that have an ENI's link under different names.
+// TestLinkReturns moves an ENI's link into pods, under different names, and ends the pods' namespaces. Each time, the
+// link must return to the node.
 func TestLinkReturns(t *testing.T) {
 	f := newFabric(t)
 	node := run(t, f, "node", "subnet-dual")
 	c := plug(t, node, 1)
 	for n, tt := range []struct {
-		name, taken string // in the pod; a link of the node before the return
-		fallback    bool   // the name has the index
+		name, taken string // the link's name in the pod; the name of another link on the node
+		fallback    bool   // the link returns as dev<index>
 		want        string
 	}{
 		{name: "net1", want: "net1"},
@@ -120,7 +121,7 @@ func TestLinkReturns(t *testing.T) {
 		if tt.taken != "" {
 			nltest.Shell(t, node.NS, "ip link add "+tt.taken+" type veth peer x")
 		}
-		c.change(t, node) // the fabric looks
+		c.change(t, node) // the fabric stores the name of the link
 		if err := pod.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +132,7 @@ func TestLinkReturns(t *testing.T) {
 		if tt.taken != "" {
 			nltest.Shell(t, node.NS, "ip link del "+tt.taken)
 		}
-		// It is attached, and follows EC2, without a new link.
+		// The returned link is the link of the ENI. A change in EC2 does not make the fabric create another link.
 		c.change(t, node)
 		if now, err := node.LinkByName(l.Name); err != nil || !reflect.DeepEqual(now, l) {
 			t.Errorf("after another address: %+v, %v, want %+v", now, err, l)
@@ -143,7 +144,7 @@ func TestLinkReturns(t *testing.T) {
 			t.Errorf("%+v, %v, want group 0", l, err)
 		}
 	}
-	// Both names that the kernel may give are taken.
+	// Both names that the kernel prefers are taken: the link's last name, and dev<index>. dev0 is taken, too.
 	pod := newPod(t, f, "pod")
 	if err := (nl.MovedLink{Name: "eth0", MAC: c.mac(t, node), NS: pod.NS}).Add(node.NS); err != nil {
 		t.Fatal(err)
@@ -158,15 +159,15 @@ func TestLinkReturns(t *testing.T) {
 		t.Fatal(err)
 	}
 	if l := c.returned(t, node); l.Name != "dev1" {
-		t.Errorf("it has returned as %s, want dev1", l.Name) // l.Index was larger: lo and eth0 were before it
+		t.Errorf("it has returned as %s, want dev1", l.Name) // l.Index is not 1: lo and eth0 are older
 	}
 	if err := f.Err(); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestMovedLink gives pods an ENI's link, which works in the pod. After DEL, or the end of the namespace, it works as
-// the master of a slave, and in another pod.
+// TestMovedLink moves an ENI's link into a pod, where it works. DEL, or the end of the pod's namespace, brings the link
+// back to the node. There it works as the master of a slave. Then it works in another pod.
 func TestMovedLink(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	f := newFabric(t)
@@ -175,7 +176,7 @@ func TestMovedLink(t *testing.T) {
 	addrs := c.addrs(t, node)
 	reach := func(pod *vpcsim.Namespace) {
 		t.Helper()
-		// the fabric's end of a link that was down drops packets until the kernel's next linkwatch
+		// when a link was down, the fabric's end drops packets until the kernel's linkwatch runs
 		for _, a := range addrs {
 			if err := eventually(host, a); err != nil {
 				t.Error(err)
@@ -334,7 +335,7 @@ func TestLinkRaces(t *testing.T) {
 		}
 		cancel()
 	}
-	// The fabric has made everything that belongs to the link.
+	// The fabric has restored all of the ENI's wiring, so the link works in a pod.
 	host := run(t, f, "host", "subnet-dual")
 	pod := newPod(t, f, "last")
 	l, err := node.FindMAC(mac)

@@ -41,8 +41,8 @@ func (f *Fabric) NewNamespace(name string) (*Namespace, error) {
 	return n, nil
 }
 
-// MakeNamespace creates an empty namespace that belongs to no Fabric. The argument file holds the name of the
-// namespace's file in the directory of ip-netns(8).
+// MakeNamespace creates an empty namespace that belongs to no Fabric. The argument file is the name of the namespace's
+// file in the directory of ip-netns(8).
 func MakeNamespace(name, file string) (*Namespace, error) {
 	if err := createNetNS(file); err != nil {
 		return nil, fmt.Errorf("make namespace %s: %w", name, err)
@@ -87,7 +87,7 @@ func createNetNS(name string) error {
 	return <-done
 }
 
-// removeNetNS removes a namespace, even an incomplete one of a killed process.
+// removeNetNS removes a namespace. It also removes a namespace that a killed process has not finished.
 func removeNetNS(path string) error {
 	err := syscall.Unmount(path, syscall.MNT_DETACH)
 	// EINVAL: nothing is mounted there, because the process was killed before the mount.

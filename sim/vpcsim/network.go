@@ -66,7 +66,8 @@ func anyOverlap(as, bs []netip.Prefix) bool {
 	return slices.ContainsFunc(as, func(a netip.Prefix) bool { return slices.ContainsFunc(bs, a.Overlaps) })
 }
 
-// addPeer adds a peer with these CIDRs to the network. A peer or a network outside of the fabric is nil.
+// addPeer adds a peer with these CIDRs to the network n. If one of the two VPCs is outside the fabric, its *network is
+// nil.
 func (n *network) addPeer(peer *network, cidrs []netip.Prefix) {
 	if n == nil {
 		return

@@ -9,7 +9,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestReboot reboots an instance on which everything has changed that plugins change. Afterwards all is as before.
+// TestReboot changes everything on an instance that plugins change, and then reboots the instance. After the reboot,
+// everything must be as before the changes.
 func TestReboot(t *testing.T) {
 	nltest.Need(t, "nftables")
 	f := newFabric(t)

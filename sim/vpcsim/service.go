@@ -18,7 +18,7 @@ import (
 var metadataAddr = netip.MustParseAddrPort("169.254.169.254:80")
 
 // errorAddr is the source address of the fabric's ICMP errors. Without errorAddr, the kernel would use the address of
-// the metadata service. A pod without a route to this address might drop the errors.
+// the metadata service as their source. A pod without a route to the metadata service might then drop the errors.
 var errorAddr = netip.MustParseAddr("192.0.2.253")
 
 // ec2Addr is the address of EC2 in each instance's namespace. The fabric does not simulate the network path to EC2.

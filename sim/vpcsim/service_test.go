@@ -53,7 +53,7 @@ func TestServices(t *testing.T) {
 	}
 }
 
-// TestMetadataHopLimit calls the metadata service through an instance. The answer must not arrive.
+// TestMetadataHopLimit calls the metadata service from a pod whose packets an instance forwards. No answer must arrive.
 func TestMetadataHopLimit(t *testing.T) {
 	f := newFabric(t)
 	i := run(t, f, "node", "subnet-nodes")

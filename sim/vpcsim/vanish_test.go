@@ -72,8 +72,8 @@ func vanished(t *testing.T, n *vpcsim.Namespace, link string) {
 	}
 }
 
-// TestDetachUnderPods detaches an ENI that pods use. Its link and the links of its pods vanish. Pods of another ENI are
-// not affected, and the ENI can be attached again.
+// TestDetachUnderPods detaches an ENI that pods use. The ENI's link vanishes, and so do the pods' slaves of this link.
+// Pods of another ENI are not affected. The detached ENI can be attached again.
 func TestDetachUnderPods(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	f := newFabric(t)
@@ -156,10 +156,11 @@ func TestLinkDown(t *testing.T) {
 			}
 		}
 	}
-	drops(t, f, vpcsim.Drops{}) // the ENI has its addresses, up or down
+	drops(t, f, vpcsim.Drops{}) // the ENI keeps its addresses while its link is down
 }
 
-// eventually calls until there is an answer. A new link or route works after a moment.
+// eventually connects to an address until a connection succeeds, for at most a minute. A new link or route does not
+// work at once.
 func eventually(from *vpcsim.Instance, to netip.Addr) (err error) {
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		if err = from.Do(func() error { return ask(to) }); err == nil {

@@ -138,7 +138,7 @@ func routerSysctls(n *nl.NS) nl.Wiring {
 	}
 }
 
-// Err returns an error for each change in EC2 that the fabric could not follow. A test should call Err or
+// Err returns the errors of all changes in EC2 that the fabric could not apply. A test should call Err or
 // [Fabric.Close] at its end. Close also returns these errors.
 func (f *Fabric) Err() error {
 	f.mu.Lock()

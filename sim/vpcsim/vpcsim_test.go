@@ -27,7 +27,7 @@ var (
 	cidr = netip.MustParsePrefix
 )
 
-// world is three VPCs, of which the first two are peers. Only instances of three subnets have IPv6.
+// world has three VPCs. The first two are peers. EC2 assigns IPv6 addresses to instances in only three of the subnets.
 var world = func() ec2sim.Config {
 	c := ec2sim.World(`
 		vpc-1            10.0.0.0/16 100.64.0.0/16 2001:db8:1::/56
@@ -61,7 +61,7 @@ func newFabric(t *testing.T) *vpcsim.Fabric {
 	return f
 }
 
-// run launches an instance, which answers.
+// run launches an instance in which servers answer at port.
 func run(t *testing.T, f *vpcsim.Fabric, name, subnet string) *vpcsim.Instance {
 	t.Helper()
 	i := simtest.Launch(t, f, name, ec2sim.RunInstance{Type: "m5.large", Subnet: subnet})
@@ -71,8 +71,8 @@ func run(t *testing.T, f *vpcsim.Fabric, name, subnet string) *vpcsim.Instance {
 	return i
 }
 
-// drops checks the number of packets that the fabric has dropped. It waits, because a neighbour solicitation may delay
-// a packet.
+// drops checks the numbers of packets that the fabric has dropped. It waits for the packets that must be dropped,
+// because a neighbour solicitation may delay a packet.
 func drops(t *testing.T, f *vpcsim.Fabric, want vpcsim.Drops) {
 	t.Helper()
 	var got vpcsim.Drops
@@ -90,7 +90,8 @@ func drops(t *testing.T, f *vpcsim.Fabric, want vpcsim.Drops) {
 	}
 }
 
-// meet checks that a reaches b by ICMP and the other protocols, and that b sees the address want.
+// meet checks that a reaches b at the address to, by ping and by each of the networks. In a call by one of the networks,
+// b must see the source address want.
 func meet(t *testing.T, a, b *vpcsim.Namespace, to, want netip.Addr, networks ...string) {
 	t.Helper()
 	if err := a.Ping(to); err != nil {
@@ -106,7 +107,7 @@ func meet(t *testing.T, a, b *vpcsim.Namespace, to, want netip.Addr, networks ..
 	}
 }
 
-// lost sends one datagram and expects no answer.
+// lost sends one datagram from the address local, and waits for no answer.
 func lost(t *testing.T, from *vpcsim.Namespace, local, to netip.Addr) {
 	t.Helper()
 	if err := from.Do(func() error { return datagram(local, to, 1) }); err != nil {
@@ -168,19 +169,21 @@ func TestSourceCheck(t *testing.T) {
 	}
 	drops(t, f, vpcsim.Drops{Spoofed: 3})
 
-	// An ENI without the check may spoof, but the owner of the address gets the answer.
+	// If the check is off, an ENI may send with any source address. No ENI has 10.0.0.99, so the fabric drops the
+	// answer.
 	if err := (nl.Addr{Prefix: cidr("10.0.0.99/32"), Dev: "lo"}).Add(liar.NS); err != nil {
 		t.Fatal(err)
 	}
 	call(t, liar, "ModifyNetworkInterfaceAttribute", "NetworkInterfaceId", liar.ENIs()[0].ID,
 		"SourceDestCheck.Value", "false")
 	lost(t, liar.Namespace, addr("10.0.0.99"), honest.Addr())
-	// answered after the spoofed call
+	// honest answers this after the spoofed datagram
 	meet(t, liar.Namespace, honest.Namespace, honest.Addr(), liar.Addr(), "tcp", "udp")
 	drops(t, f, vpcsim.Drops{Spoofed: 3, NoHost: 1})
 }
 
-// TestHotPlug attaches an ENI by a call from the instance itself, and follows the ENI's addresses.
+// TestHotPlug attaches an ENI by a call from the instance itself. Then it checks that the fabric follows changes of the
+// ENI's addresses.
 func TestHotPlug(t *testing.T) {
 	f := newFabric(t)
 	node, host := run(t, f, "node", "subnet-nodes"), run(t, f, "host", "subnet-private")
@@ -189,7 +192,7 @@ func TestHotPlug(t *testing.T) {
 	attached := call(t, node, "AttachNetworkInterface", "NetworkInterfaceId", eni, "InstanceId", node.ID,
 		"DeviceIndex", "1")
 
-	// The link is there when EC2 has answered, without an address.
+	// When EC2 has answered, the link is there. It has no address.
 	link, err := node.LinkByName("eth1")
 	if err != nil {
 		t.Fatal(err)
@@ -205,7 +208,7 @@ func TestHotPlug(t *testing.T) {
 		t.Errorf("eth1 has %v, want no IPv4 address", addrs)
 	}
 
-	// A new address works at once, and an unassigned one belongs to no ENI.
+	// An assigned address works at once. After UnassignPrivateIpAddresses, no ENI has the address.
 	assigned := call(t, node, "AssignPrivateIpAddresses", "NetworkInterfaceId", eni,
 		"SecondaryPrivateIpAddressCount", "1")
 	pod := addr(assigned.get(t, "privateIpAddress"))
@@ -225,7 +228,7 @@ func TestHotPlug(t *testing.T) {
 	lost(t, node.Namespace, pod, host.Addr())
 	drops(t, f, vpcsim.Drops{NoHost: 1, Spoofed: 1})
 
-	// The same holds for all addresses of a prefix.
+	// The addresses of an assigned prefix work at once, too.
 	assigned = call(t, node, "AssignPrivateIpAddresses", "NetworkInterfaceId", eni, "Ipv4PrefixCount", "1")
 	pod = cidr(assigned.get(t, "ipv4Prefix")).Addr().Next().Next()
 	w[0].Object = nl.Addr{Prefix: netip.PrefixFrom(pod, 32), Dev: "lo"}
@@ -246,7 +249,7 @@ func TestHotPlug(t *testing.T) {
 	}
 }
 
-// TestClose checks that neither this process nor a killed one leaves anything.
+// TestClose checks that Close leaves nothing behind, and that a new Fabric removes what a killed process has left.
 func TestClose(t *testing.T) {
 	before := left(t)
 	f := newFabric(t)
@@ -266,7 +269,7 @@ func TestClose(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	other := newFabric(t) // clears away 77, and not f
+	other := newFabric(t) // New removes the files of 77, whose process is gone, and not those of f
 	if _, err := os.Stat(dead); err == nil {
 		t.Errorf("%s is still there", dead)
 	}
