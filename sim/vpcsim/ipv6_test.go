@@ -59,7 +59,7 @@ func TestSourceCheck6(t *testing.T) {
 	call(t, liar, "ModifyNetworkInterfaceAttribute", "NetworkInterfaceId", liar.ENIs()[0].ID,
 		"SourceDestCheck.Value", "false")
 	lost(t, liar.Namespace, addr("2001:db8:1:6::99"), honest.Addr6())
-	meet(t, liar.Namespace, honest.Namespace, honest.Addr6(), liar.Addr6(), "tcp") // honest answers this after the spoofed datagram
+	meet(t, liar.Namespace, honest.Namespace, honest.Addr6(), liar.Addr6(), "tcp") // after the spoofed datagram
 	drops(t, f, vpcsim.Drops{Spoofed: 3, NoHost: 1})
 }
 

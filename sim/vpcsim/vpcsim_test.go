@@ -90,8 +90,8 @@ func drops(t *testing.T, f *vpcsim.Fabric, want vpcsim.Drops) {
 	}
 }
 
-// meet checks that a reaches b at the address to, by ping and by each of the networks. In a call by one of the networks,
-// b must see the source address want.
+// meet checks that a reaches b at the address to, by ping and by each of the networks. In a call by one of the
+// networks, b must see the source address want.
 func meet(t *testing.T, a, b *vpcsim.Namespace, to, want netip.Addr, networks ...string) {
 	t.Helper()
 	if err := a.Ping(to); err != nil {
