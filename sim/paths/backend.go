@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// The probes of Services. The probes in the variable refusals check that a call is refused. All other probes check that
-// a backend gets the call.
+// The probes of Services. The probes in refusals check that a call is refused. The other probes check that a backend
+// gets the call.
 var (
 	calls = []Probe{
 		{"tcp", byBackend(sendBy("tcp", smallSize))},

@@ -13,8 +13,8 @@ import (
 )
 
 // Egress has the paths on which clients reach the internet through an egress with two routers. One router is on the ENI
-// of the first client, and the other on the second node. They are the backends of the Service "egress" on the first
-// node.
+// of the first client, and the other router is on the second node. The two routers are the backends of the Service
+// "egress" on the first node.
 var Egress = []Path{
 	{"client to the internet, by a router", pod1, internet, chosenRouter, ethernet, 0},
 	{"client of the other ENI to the internet, by a router", cousin, internet, chosenRouter, ethernet, 0},

@@ -30,8 +30,8 @@ func Itself(_ *Scene, _ Family, from End) (netip.Addr, error) { return from.Addr
 
 func seenFromOutside(_ *Scene, _ Family, from End) (netip.Addr, error) { return from.Outside, nil }
 
-// seenAs returns a Sight for packets with a translated source address. The receiver sees the address of the end at the
-// place p. For example, p is the place of a node.
+// seenAs returns a Sight for packets whose source address the node has translated. The receiver must see the address of
+// the end at p.
 func seenAs(p Place) Sight {
 	return func(s *Scene, f Family, _ End) (netip.Addr, error) {
 		e, err := p(s, f)
