@@ -13,7 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/kubeproxy"
 )
 
-// TestClusterIPs reads the ClusterIPs and the endpoints from the rules of each mode. Without the rules, there are none.
+// TestClusterIPs reads the ClusterIPs and the endpoints from the rules of each mode. Without the rules, the namespace
+// has neither ClusterIPs nor endpoints.
 func TestClusterIPs(t *testing.T) {
 	nltest.Need(t, "root", "netns", "nftables", "iptables")
 	hosts := kubeproxy.Scenario{}

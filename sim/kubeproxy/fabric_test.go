@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/kubeproxy"
 )
 
-// scenario has shorter and longer addresses than the recorded ones, and other notations.
+// scenario has shorter and longer addresses than the recorded scenario, and addresses in other notations.
 var scenario = kubeproxy.Scenario{
 	kubeproxy.Node:    addrs("10.0.9.10", "2600:1f16:1:900::10"),
 	kubeproxy.Client:  addrs("10.0.1.4", "2600:1f16:1:100:a::4"),
@@ -44,7 +44,7 @@ var families = []family{
 	{"IPv6", func(a kubeproxy.Addrs) netip.Addr { return a.V6 }, netip.MustParsePrefix("::/0")},
 }
 
-// A fabric has a namespace for each host. The node has a link to each, and routes between them.
+// A fabric has a namespace for each host. The node has a veth pair to each other host, and routes between the hosts.
 type fabric map[kubeproxy.Host]*nl.NS
 
 func newFabric(t *testing.T) fabric {
@@ -63,21 +63,22 @@ func newFabric(t *testing.T) fabric {
 		answer(t, h, n, 53)
 		answer(t, h, n, 5555)
 	}
-	// Before the translation, a packet from the node to a ClusterIP needs a route, and the source from this route.
+	// Before kube-proxy's rules translate a packet from the node to a ClusterIP, the kernel looks up a route for the
+	// packet. The source address is from this route.
 	add(t, nl.Wiring{
 		{NS: node, Object: nl.Route{Dst: families[0].anywhere, Dev: string(kubeproxy.VPCHost)}},
 		{NS: node, Object: nl.Route{Dst: families[1].anywhere, Dev: string(kubeproxy.VPCHost)}},
 		{NS: node, Object: nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}},
 		{NS: node, Object: nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"}},
-		// Without a limit for ICMP messages: redirects to a pod that calls itself would use up the limit, and the pod
-		// would not get the error for a Service without backends.
+		// Remove the kernel's limit for ICMP messages. If a pod calls itself, the node sends redirects, which would use
+		// up the limit. Then the pod would not get the ICMP error for a Service without backends.
 		{NS: node, Object: nl.Sysctl{Key: "net/ipv4/icmp_ratelimit", Value: "0"}},
 		{NS: node, Object: nl.Sysctl{Key: "net/ipv6/icmp/ratelimit", Value: "0"}},
 	})
 	return f
 }
 
-// link returns the wiring of both ends of a host's link.
+// link returns the wiring of both ends of the veth pair between the node and a host.
 func (f fabric) link(h kubeproxy.Host) (w nl.Wiring) {
 	node := f[kubeproxy.Node]
 	for _, fam := range families {
@@ -102,7 +103,8 @@ func add(t *testing.T, w nl.Wiring) {
 	}
 }
 
-// answer answers each caller of a port with the host's name and the caller's address.
+// answer starts a TCP server and a UDP server in the namespace of the host h. The servers answer with the name of h and
+// the caller's address.
 func answer(t *testing.T, h kubeproxy.Host, n *nl.NS, port int) {
 	t.Helper()
 	var tcp net.Listener
@@ -143,14 +145,14 @@ func answer(t *testing.T, h kubeproxy.Host, n *nl.NS, port int) {
 	}()
 }
 
-// A caller calls by one family and one protocol.
+// A caller makes calls with one family and one protocol.
 type caller struct {
 	fabric
 	family
 	network string // tcp or udp
 }
 
-// call calls from a host. It returns the host that answers, and the address that this host sees.
+// call makes a call from a host. It returns the host that answers, and the source address that this host sees.
 func (c caller) call(from kubeproxy.Host, to netip.AddrPort) (by kubeproxy.Host, as netip.Addr, err error) {
 	const patience = time.Minute
 	var conn net.Conn
@@ -176,7 +178,7 @@ func (c caller) call(from kubeproxy.Host, to netip.AddrPort) (by kubeproxy.Host,
 	return kubeproxy.Host(name), as, err
 }
 
-// want calls, and checks that one of several hosts answers, and sees the address of the host as.
+// want makes a call from a host. One of the hosts in the list by must answer, and must see the address of the host as.
 func (c caller) want(t *testing.T, from, as kubeproxy.Host, to netip.AddrPort, by []kubeproxy.Host) kubeproxy.Host {
 	t.Helper()
 	got, seen, err := c.call(from, to)

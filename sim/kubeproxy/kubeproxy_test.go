@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(nltest.Guard{M: m}.Run()) }
 
-// dumps print the rules of both families.
+// dumps has the shell command that prints the rules of both families, by mode.
 var dumps = map[kubeproxy.Mode]string{
 	kubeproxy.IPTables: "iptables-save && ip6tables-save",
 	kubeproxy.NFTables: "nft list ruleset",
@@ -86,7 +86,7 @@ func about(s kubeproxy.Service) []string {
 	return words
 }
 
-// need skips a test if the programs that load rules are missing, except in CI.
+// need skips a test if a program that loads rules is missing. In CI, it fails the test instead.
 func need(t *testing.T) {
 	t.Helper()
 	for _, prog := range []string{"nft", "iptables-restore", "ip6tables-restore"} {
@@ -115,7 +115,8 @@ func load(t *testing.T, n *nl.NS, m kubeproxy.Mode) (unload func()) {
 	}
 }
 
-// TestLoadKeepsOthers loads kube-proxy's rules into chains with other rules. These remain, after kube-proxy's.
+// TestLoadKeepsOthers loads kube-proxy's rules into chains that already have other rules. The other rules must stay,
+// and must come after kube-proxy's rules.
 func TestLoadKeepsOthers(t *testing.T) {
 	need(t)
 	n, _ := nltest.NS(t, "node")
@@ -171,7 +172,8 @@ func TestLoadFamilies(t *testing.T) {
 	}
 }
 
-// TestLoadForgets calls a Service before the rules are loaded. Afterwards the same port reaches a backend.
+// TestLoadForgets sends a datagram to a Service before Load. After Load, a datagram from the same source port must
+// reach a backend.
 func TestLoadForgets(t *testing.T) {
 	need(t)
 	f := newFabric(t)
@@ -210,8 +212,8 @@ func TestLoadForgets(t *testing.T) {
 	}
 }
 
-// TestPaths sends packets to each ClusterIP from a pod and from the node, and to each NodePort from outside and from a
-// pod. In between, it empties the connection tracker, which would bypass the rules.
+// TestPaths calls each ClusterIP from a pod and from the node. It calls each NodePort from outside the node and from a
+// pod. It also checks that unload empties the connection tracker.
 func TestPaths(t *testing.T) {
 	need(t)
 	f := newFabric(t)
@@ -262,9 +264,10 @@ func (c caller) paths(t *testing.T, s kubeproxy.Service) {
 	}
 }
 
-// balance expects the same backend each time if the Service has affinity, and all backends otherwise.
+// balance calls a Service many times. If the Service has affinity, the same backend must answer each time. Otherwise,
+// each backend must answer at least once.
 func (c caller) balance(t *testing.T, s kubeproxy.Service, to netip.AddrPort) {
-	calls, want := 64, len(s.Backends) // one of two backends is missed once in 2^63 times
+	calls, want := 64, len(s.Backends) // two backends: the chance that all 64 calls reach the same backend is 1 in 2^63
 	if s.ClientIPAffinity {
 		calls, want = 16, 1
 	}
