@@ -31,8 +31,8 @@ ADD) kill -KILL $PPID ;;
 esac
 `
 
-// killedAfterADD kills CRI-O between an ADD and its record. The next CRI-O does not know the pod, and leaves its
-// namespace mounted. GC ends the lease only after this namespace has gone.
+// killedAfterADD kills CRI-O after an ADD, before CRI-O has recorded the pod. The next CRI-O does not know the pod, and
+// leaves the pod's namespace mounted. GC ends the lease only after this namespace has gone.
 func (s *server) killedAfterADD(t *testing.T) {
 	leased := s.dieAfterADD(t)
 	s.start(t)
@@ -53,15 +53,15 @@ func (s *server) killedAfterADD(t *testing.T) {
 	s.ready(t)
 }
 
-// With the flag releases, TestJudgeContainerd also tries other releases of containerd. make judges builds a directory
-// of programs for each:
+// releases is a flag. With the flag, TestJudgeContainerd also tries other releases of containerd. make judges builds a
+// directory of programs for each release:
 //
 //	go test -exec "$PWD/nl/nltest/vm/exec" -run Containerd$ ./sim/cri -args -releases "$PWD/.cache/cri/releases"
 var releases = flag.String("releases", "", "TestJudgeContainerd: the `directory` with further releases")
 
-// TestJudgeContainerd kills containerd between an ADD and its record. The next containerd knows the pod. When kubelet
-// removes the pod, some releases call DEL, and others forget it, as doctor says. Then two collections, a minute apart,
-// end the lease.
+// TestJudgeContainerd kills containerd after an ADD, before containerd has recorded the result. The next containerd
+// knows the pod. When kubelet removes the pod, some releases call DEL. For the other releases, doctor must report that
+// containerd calls no DEL. Then two collections, a minute apart, end the lease.
 func TestJudgeContainerd(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	dirs := []string{programDir}
@@ -93,7 +93,7 @@ func (s *server) testForgets(t *testing.T) {
 	leased := s.dieAfterADD(t)
 	s.start(t)
 	s.ready(t)
-	said, _ := s.tool("doctor", "--check=runtime") // it fails if it finds something
+	said, _ := s.tool("doctor", "--check=runtime") // the tool fails if doctor finds something
 	for _, id := range s.sandboxes(t) {
 		if err := s.remove(id); err != nil {
 			t.Error(err)
@@ -131,14 +131,14 @@ func (s *server) tool(args ...string) (string, error) {
 	return string(out), err
 }
 
-// dieAfterADD makes the last plugin of a pod kill the runtime. It returns all leases.
+// dieAfterADD makes the last plugin kill the runtime during the ADD of a new pod. It returns all leases of the node.
 func (s *server) dieAfterADD(t *testing.T) map[netip.Addr]string {
 	t.Helper()
 	before := s.leases(t)
 	if _, err := s.runPod("dies", nil); err == nil {
 		t.Error("the runtime had an answer")
 	}
-	s.process.Wait() // it returns an error, because the process was killed
+	s.process.Wait() // Wait returns an error, because the process was killed
 	s.process = nil
 	after := s.leases(t)
 	if len(after) != len(before)+s.families {
@@ -147,7 +147,7 @@ func (s *server) dieAfterADD(t *testing.T) map[netip.Addr]string {
 	return after
 }
 
-// leases returns the leases of the node, with the pods' namespaces.
+// leases returns the path of the pod's network namespace for each leased address of the node.
 func (s *server) leases(t *testing.T) map[netip.Addr]string {
 	t.Helper()
 	state, err := must(registry.Open(s.node.StateDir)).View()

@@ -24,12 +24,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
-// With the flag bats, TestJudgeBats runs. make judges fetches bats, and builds the programs of its tests:
+// bats is a flag, without which TestJudgeBats is skipped. make judges fetches the program bats, and builds the programs
+// of CRI-O's tests:
 //
 //	go test -exec "$PWD/nl/nltest/vm/exec" -run Bats$ ./sim/cri -args -bats "$PWD/.cache/cri/bats"
 var bats = flag.String("bats", "", "TestJudgeBats: the `directory` with bats, CRI-O's tests, and their programs")
 
-// batsFiles are CRI-O's tests of the network. Not has those that cannot judge our plugin.
+// batsFiles are the files of CRI-O's tests of the network. Not has the tests that cannot judge our plugin.
 var batsFiles = map[string]judge.Suite{
 	"network.bats": {Not: map[string]string{
 		"hostnetwork:true":     "the pod has the network of the node",
@@ -39,7 +40,7 @@ var batsFiles = map[string]judge.Suite{
 	"pod_annotations_capability.bats": {},
 }
 
-// TestJudgeBats runs tests of CRI-O, which call our plugin as their bridge.
+// TestJudgeBats runs tests of CRI-O. The tests call a plugin with the name bridge, which here calls our plugin.
 func TestJudgeBats(t *testing.T) {
 	if *bats == "" {
 		t.Skip("make judges runs it, with the flag -bats")
@@ -63,14 +64,14 @@ func TestJudgeBats(t *testing.T) {
 	}
 }
 
-// A batsNode is a node on which the tests of CRI-O find our plugin by the name of theirs.
+// A batsNode is a node on which CRI-O's tests find our plugin under the name bridge.
 type batsNode struct {
 	*machine.Machine
-	bats string // the flag
-	dir  string // has a copy of their tests, and what they run with
+	bats string // the directory from the flag bats
+	dir  string // has a copy of CRI-O's tests, and programs and images for them
 }
 
-// newBatsNode boots a node. The subnets of its pods have the CIDRs of the tests.
+// newBatsNode boots a node. The subnet of its pods has the CIDRs that CRI-O's tests expect.
 func newBatsNode(t *testing.T, dataPath string) *batsNode {
 	t.Helper()
 	f := simtest.Fabric(t, ec2sim.World(`
@@ -98,7 +99,7 @@ func newBatsNode(t *testing.T, dataPath string) *batsNode {
 	return n
 }
 
-// command runs a file of tests in their directory.
+// command returns a command that runs a file of tests in the directory test.
 func (n *batsNode) command(file string) *exec.Cmd {
 	return n.Command(context.Background(), "sh", "-c", `cd "$1" && exec "$2" --tap "$3"`, "sh",
 		filepath.Join(n.dir, "test"), filepath.Join(n.bats, "node_modules/bats/bin/bats"), file)
@@ -106,7 +107,7 @@ func (n *batsNode) command(file string) *exec.Cmd {
 
 const temporary = "/run/tests"
 
-// env are the variables of the tests (test/common.sh), of bats, and of CRI-O.
+// env returns the environment variables of CRI-O's tests (test/common.sh), of bats, and of CRI-O.
 func (n *batsNode) env() []string {
 	programs := must(filepath.Abs(programDir))
 	return []string{
@@ -120,8 +121,8 @@ func (n *batsNode) env() []string {
 	}
 }
 
-// install copies the tests, which write into their directory, and makes their images. It changes the data of pods,
-// because the node has no systemd, and its kernel has no cpusets.
+// install copies CRI-O's tests, which write into their directory, and makes images for them. It edits the
+// configurations of pods in the tests, because the node has no systemd, and its kernel has no cpusets.
 func (n *batsNode) install(t *testing.T) {
 	t.Helper()
 	test := filepath.Join(n.dir, "test")
@@ -135,7 +136,7 @@ func (n *batsNode) install(t *testing.T) {
 	annotated := fmt.Sprintf(asAnnotated, filepath.Join(test, "testdata"))
 	stat := fmt.Sprintf(cgroupV1, must(exec.LookPath("stat")))
 	err = errors.Join(err, os.Chmod(filepath.Join(test, "testdata/log_cni_plugin.sh"), 0o755),
-		os.Chmod(filepath.Join(test, "cni_plugin_helper.bash"), 0o755), // a module has no modes
+		os.Chmod(filepath.Join(test, "cni_plugin_helper.bash"), 0o755), // a Go module does not keep file modes
 		os.WriteFile(filepath.Join(test, "testdata/annotated.sh"), []byte(annotated), 0o755),
 		os.WriteFile(filepath.Join(n.dir, "bin/stat"), []byte(stat), 0o755))
 	if err != nil {
@@ -146,7 +147,7 @@ func (n *batsNode) install(t *testing.T) {
 	}
 }
 
-// imagesOfBats replace the images that the tests import.
+// imagesOfBats returns the images that replace the images of CRI-O's tests.
 func imagesOfBats() map[string]image {
 	pause := string(must(os.ReadFile(filepath.Join(programDir, "pause"))))
 	shell := image{links: map[string]string{}, files: map[string]string{
@@ -156,7 +157,7 @@ func imagesOfBats() map[string]image {
 	for name := range strings.FieldsSeq("cat hostname ip nc sh sleep") {
 		shell.links["bin/"+name] = "busybox"
 	}
-	// without CAP_NET_RAW, busybox's ping does not work, and that of iputils does
+	// without CAP_NET_RAW, busybox's ping does not work, and the ping of iputils works
 	ping := must(exec.LookPath("ping"))
 	shell.files["bin/ping"], shell.links["bin/ping6"] = string(must(os.ReadFile(ping))), "ping"
 	for word := range strings.FieldsSeq(string(must(exec.Command("ldd", ping).Output()))) {
@@ -171,9 +172,9 @@ func imagesOfBats() map[string]image {
 	}
 }
 
-// asBridge is the program that CRI-O and its tests call as bridge. It calls our plugin with an equivalent
-// configuration: the pool has the subnet of host-local. Afterwards it lists the leases where the tests look for those
-// of host-local.
+// asBridge is the program that CRI-O's tests call as the plugin bridge. It calls our plugin with an equivalent
+// configuration: the pool has the subnet of host-local. Then it writes a file for each lease where the tests look for
+// host-local's leases.
 const asBridge = `#!/bin/sh
 export CNI_PATH=%[1]s:$CNI_PATH
 conf=$(cat)
@@ -192,8 +193,8 @@ for address in $(jq -r '.leases | keys[]' /run/cni-ipvlan-vpc-k8s/registry.json)
 exit $status
 `
 
-// asAnnotated is the plugin in the tests of annotations. Like CRI-O's own, it writes its input into a file. The first
-// in its list then calls our plugin.
+// asAnnotated is the plugin in the tests of annotations. It writes its input into a file, like CRI-O's own plugin for
+// these tests. If it is the first plugin of a list, it then calls our plugin.
 const asAnnotated = `#!/bin/sh -e
 conf=$(cat)
 answer=$(echo "$conf" | %[1]s/log_cni_plugin.sh)
@@ -203,7 +204,8 @@ case $conf in
 esac
 `
 
-// cgroupV1 is a stat(1) that reports version 1 of cgroups. With version 2, CRI-O's tests skip the test of host ports.
+// cgroupV1 is a program stat that reports version 1 of cgroups. With version 2, CRI-O's tests would skip the test of
+// host ports.
 const cgroupV1 = `#!/bin/sh
 case "$*" in
 "-f -c%%T /sys/fs/cgroup") echo tmpfs ;;
@@ -211,7 +213,7 @@ case "$*" in
 esac
 `
 
-// leftNothing checks that no lease outlives the tests.
+// leftNothing checks that the registry has no leases after the tests.
 func (n *batsNode) leftNothing(t *testing.T) {
 	t.Helper()
 	state, err := must(registry.Open(n.File(registry.Dir()))).View()

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// containerd has a network for each handler. A pod names a handler, or gets runc's.
+// containerd has a handler for each network. A pod names a handler. Otherwise, it gets the handler "shipped".
 var containerd = kind{
 	program:  "containerd",
 	handlers: true,
@@ -32,8 +32,9 @@ var containerd = kind{
 	keeps:   true,
 }
 
-// containerdConfig limits containerd to its directory, and keeps it from lowering its OOM score, which is not allowed
-// everywhere. After a restart, containerd waits longer for a pod's shim than its default of two seconds.
+// containerdConfig limits containerd to its directory. With restrict_oom_score_adj, no container gets a lower OOM score
+// adjustment than containerd, which is not allowed everywhere. After a restart, containerd waits for a pod's shim
+// longer than the default of two seconds.
 const containerdConfig = `version = 4
 debug = {level = 'warn'}
 [timeouts]
@@ -57,14 +58,14 @@ default_runtime_name = 'shipped'
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes]
 `
 
-// configureV3 is the configuration of containerd 2.1 and 2.2, which know no version 4.
+// configureV3 returns the configuration of containerd 2.1 and 2.2, which do not support version 4 of the format.
 func configureV3(s *server, networks []string) map[string]string {
 	files := containerd.configure(s, networks)
 	files["config.toml"] = strings.Replace(files["config.toml"], "version = 4", "version = 3", 1)
 	return files
 }
 
-// configureV1 is the configuration of containerd 1.
+// configureV1 returns the configuration of containerd 1.
 func configureV1(s *server, _ []string) map[string]string {
 	return map[string]string{"config.toml": fmt.Sprintf(containerdV1Config, s.dir, s.programs)}
 }
@@ -98,7 +99,7 @@ const mirror = "[host.'http://" + imageHost + "']\n"
 const containerdHandler = `%[3]s = {runtime_type = 'io.containerd.runc.v2', cni_conf_dir = '%[1]s/%[3]s', options = {BinaryName = '%[2]s/runc'}}
 `
 
-// statusAnyTime checks that containerd calls STATUS each time that kubelet asks for its status.
+// statusAnyTime checks that containerd calls STATUS each time kubelet asks whether the network is ready.
 func (s *server) statusAnyTime(t *testing.T) {
 	if ok, message := s.networkReady(t); !ok {
 		t.Errorf("the network is not ready: %s", message)
@@ -111,7 +112,7 @@ func (s *server) statusAnyTime(t *testing.T) {
 
 const grow = "cni-ipvlan-vpc-k8s-grow"
 
-// withoutProgram removes grow, which the plugin needs. undo restores it.
+// withoutProgram removes the program grow, which the plugin needs. The function undo restores the program.
 func (s *server) withoutProgram(t *testing.T) (undo func()) {
 	t.Helper()
 	here, away := filepath.Join(s.path("bin"), grow), s.path(grow)

@@ -21,7 +21,8 @@ import (
 // An object is a message of the Container Runtime Interface in JSON.
 type object = map[string]any
 
-// call calls a method and decodes its answer, unless answer is nil. It waits until the runtime has started.
+// call calls a method of the runtime, and decodes the answer, unless answer is nil. If the runtime has just been
+// started, call waits.
 func (s *server) call(method string, request object, answer any) error {
 	cmd := exec.Command(filepath.Join(s.programs, "cri"), s.path("socket"), method, string(must(json.Marshal(request))))
 	var stderr bytes.Buffer
@@ -47,8 +48,8 @@ func (s *server) sandboxes(t *testing.T) (ids []string) {
 	return ids
 }
 
-// cgroup is the parent of the pods' cgroups, and cgroupParent its name below the root. cgroups is a pattern for the
-// cgroups of pods.
+// cgroup is the directory of the cgroup that is the parent of the pods' cgroups. cgroupParent is the name of this
+// cgroup for the runtime. cgroups is a pattern for files in the pods' cgroups.
 const (
 	cgroup       = "/sys/fs/cgroup" + cgroupParent
 	cgroupParent = "/vpcsim"
@@ -121,7 +122,7 @@ func (s *server) inspect(id string) (*sandbox, error) {
 	return p, nil
 }
 
-// networkNamespace returns the path of the namespace of the sandbox's program.
+// networkNamespace returns the path of a sandbox's network namespace. info is the runtime's description in JSON.
 func networkNamespace(info string) (string, error) {
 	var sandbox struct {
 		RuntimeSpec struct {
@@ -146,7 +147,8 @@ func (s *server) remove(id string) error {
 		s.call("RemovePodSandbox", object{"podSandboxId": id}, nil))
 }
 
-// networkReady asks as kubelet does every five seconds. The answer decides whether the node is Ready.
+// networkReady asks the runtime whether the network is ready, as kubelet does every five seconds. The answer decides
+// whether the node is Ready.
 func (s *server) networkReady(t *testing.T) (ok bool, message string) {
 	t.Helper()
 	var answer struct {

@@ -13,7 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// crio has one network, which its start chooses.
+// crio has one network for all pods. Each start of CRI-O may choose another network.
 var crio = kind{
 	program: "crio",
 	configure: func(s *server, _ []string) map[string]string {
@@ -34,8 +34,8 @@ var crio = kind{
 	},
 }
 
-// crioConfig limits CRI-O to its directory, and prevents iptables at its start. A pod without containers has no
-// process, which is the default.
+// crioConfig limits CRI-O to its directory, and makes CRI-O not call iptables at its start. It keeps the default that a
+// pod without containers has no process.
 const crioConfig = `[crio]
 root = '%[1]s/root'
 runroot = '%[1]s/run'
@@ -71,7 +71,8 @@ monitor_path = '/usr/bin/conmon'
 monitor_cgroup = 'pod'
 `
 
-// statusAtStart checks that CRI-O repeats STATUS until the plugins are ready for the first time. Until then, pods wait.
+// statusAtStart checks that CRI-O repeats STATUS until the plugins are ready for the first time. Until then, the
+// network is not ready.
 func (s *server) statusAtStart(t *testing.T) {
 	s.kill(t)
 	undo := s.withoutProgram(t)
@@ -86,9 +87,10 @@ func (s *server) statusAtStart(t *testing.T) {
 	s.ready(t)
 }
 
-// forgottenPod kills CRI-O after the plugins have answered, and before CRI-O has recorded the pod. CRI-O never removes
-// the pod's namespaces and cgroup. But after the first successful STATUS it calls GC, which ends the pod's lease. The
-// pod that CRI-O knows keeps its address and its links.
+// forgottenPod simulates a CRI-O that was killed after the plugins' answer, before CRI-O had recorded the pod. It kills
+// CRI-O, and removes the record. CRI-O never removes the namespaces and the cgroup of this pod. But CRI-O calls GC
+// after the first successful STATUS, and GC ends the pod's lease. Another pod, which CRI-O knows, keeps its address and
+// links.
 func (s *server) forgottenPod(t *testing.T) {
 	pods := s.pods(t, "forgotten", 2, nil)
 	forgotten, kept := pods[0], pods[1:]

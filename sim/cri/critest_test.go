@@ -15,7 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/judge"
 )
 
-// network are the tests of critest that need or delete a pod's network.
+// network has the tests of critest that need a pod's network, or delete it.
 var network = judge.Suite{
 	Focus: "Networking|operations on PodSandbox|sysctls|metrics descriptors|Idempotence|support network|HostNetwork|" +
 		"portforward|runtime conditions",
@@ -25,8 +25,8 @@ var network = judge.Suite{
 	},
 }
 
-// TestJudgeCritest runs tests of the Container Runtime Interface with containerd, whose pods have our network, with
-// portmap.
+// TestJudgeCritest runs critest, the tests of the Container Runtime Interface, with containerd. The conflist has our
+// plugin and portmap.
 func TestJudgeCritest(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "iptables")
 	for _, path := range []string{"ipvlan", "veth"} {
@@ -47,7 +47,8 @@ func TestJudgeCritest(t *testing.T) {
 	}
 }
 
-// imagesOfCritest replace the images that the tests pull: a shell, and servers of a page.
+// imagesOfCritest returns the images that replace the images of critest: one image with a shell, and images that serve
+// a web page.
 func imagesOfCritest() map[string]image {
 	shell := image{files: map[string]string{"www/index.html": "a page"}, links: map[string]string{}}
 	shell.files["bin/busybox"] = string(must(os.ReadFile(must(exec.LookPath("busybox")))))

@@ -20,13 +20,14 @@ import (
 	"time"
 )
 
-// pauseImage is the image of sandboxes. Its registry imageHost is the node itself.
+// pauseImage is the image of sandboxes. imageHost is the image's registry, which runs on the node itself.
 const (
 	imageHost  = "127.0.0.1:5000"
 	pauseImage = imageHost + "/pause:latest"
 )
 
-// An image has one layer with files and links by name. A link has the name of its file.
+// An image is a container image with one layer. files has the contents of files, and links has the targets of symbolic
+// links, both by path.
 type image struct {
 	files, links map[string]string
 	entrypoint   []string
@@ -56,7 +57,8 @@ func (s *server) serveImages(t *testing.T, images map[string]image) {
 	go http.Serve(l, mux) // until the listener is closed
 }
 
-// serve serves an image as an OCI registry, under every tag (OCI distribution specification, "Pull").
+// serve serves an image under the path at, as an OCI registry does, with every tag (OCI distribution specification,
+// "Pull").
 func (i image) serve(mux *http.ServeMux, at string) {
 	i.each(func(kind, digest string, content []byte) {
 		name := "blobs/sha256:" + digest
@@ -96,7 +98,7 @@ const (
 	manifest  = "manifest.v1+json"
 )
 
-// each calls do for the layer, the configuration and the manifest.
+// each calls the function do for the layer, for the configuration and for the manifest of an image.
 func (i image) each(do func(kind, digest string, content []byte)) {
 	// put returns the content's descriptor (OCI image specification, "Content Descriptors").
 	put := func(kind string, content []byte) object {

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Where make puts our programs, and the container runtimes with their programs.
+// pluginDir and programDir are where make puts our programs, and the container runtimes with their programs.
 const (
 	pluginDir  = "../../bin"
 	programDir = "../../.cache/cri"
@@ -27,16 +27,16 @@ const (
 // A kind is a container runtime and its configuration.
 type kind struct {
 	program   string
-	release   string                                               // its directory, if it is another release
+	release   string                                               // directory of another release; empty: programDir
 	configure func(s *server, networks []string) map[string]string // returns files for the server's directory
 	args      func(*server) []string
 	handlers  bool             // a pod chooses its network; otherwise all pods have the network of the last start
-	keeps     bool             // whether it keeps a pod with an unfinished ADD when it starts again
+	keeps     bool             // whether the next start keeps a pod whose ADD has not finished
 	crowd     int              // number of pods at once; a pod of containerd has processes, which take seconds
 	stories   []story          // stories for this runtime only
-	peers     []string         // plugins of others
-	images    map[string]image // others than that of sandboxes, by their repositories
-	leaves    []string         // patterns of the files that it creates for pods, in the server's directory
+	peers     []string         // files of other projects' plugins
+	images    map[string]image // images in addition to pauseImage, by repository
+	leaves    []string         // patterns of files in the server's directory that the runtime creates for pods
 }
 
 // A server is the container runtime of the node, with a directory of its own.
@@ -45,13 +45,14 @@ type server struct {
 	*vpc
 	dir               string
 	plugins, programs string    // directories
-	network           string    // of the next pods
-	process           *exec.Cmd // nil: it is not running
+	network           string    // the network of the next pods
+	process           *exec.Cmd // nil: the runtime is not running
 }
 
 const shipped = "shipped"
 
-// newServer starts a container runtime with a network for each conflist. One of them must be shipped.
+// newServer starts a container runtime that has a network for each conflist. The keys of conflists are the names of the
+// networks. One of the names must be shipped.
 func newServer(t *testing.T, k kind, v *vpc, conflists map[string][]byte) *server {
 	t.Helper()
 	s := &server{kind: k, vpc: v, dir: v.node.StateDir + "." + k.program, network: shipped,
@@ -132,7 +133,7 @@ func repeated(try func() error) error {
 	}
 }
 
-// start starts the process and waits until it has restored its state.
+// start starts the runtime, and waits until it has restored its state.
 func (s *server) start(t *testing.T) {
 	t.Helper()
 	log, err := os.OpenFile(s.path("log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -150,7 +151,7 @@ func (s *server) start(t *testing.T) {
 	await(t, func() error { return s.call("Version", object{}, nil) })
 }
 
-// env is the environment of the runtime. The programs of its release come first in PATH.
+// env returns the environment of the runtime. In PATH, the directory of the runtime's release comes first.
 func (s *server) env() []string {
 	path := strings.Join([]string{filepath.Dir(s.executable()), s.programs, os.Getenv("PATH")}, ":")
 	return slices.Concat(os.Environ(), s.node.Env(), []string{"PATH=" + path})
@@ -181,13 +182,13 @@ func (s *server) use(t *testing.T, network string) {
 	}
 }
 
-// kill kills the process, as the kernel's OOM killer does.
+// kill kills the runtime, as the kernel's OOM killer does.
 func (s *server) kill(t *testing.T) {
 	t.Helper()
 	if err := s.process.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	s.process.Wait() // it returns an error, because the process was killed
+	s.process.Wait() // Wait returns an error, because the process was killed
 	s.process = nil
 }
 

@@ -33,14 +33,14 @@ func TestMain(m *testing.M) { os.Exit(nltest.Guard{M: m}.Run()) }
 // TestContainerd tests the life of pods under containerd and runc, with the shipped conflist and the calls of kubelet.
 func TestContainerd(t *testing.T) { tellAll(t, containerd) }
 
-// TestCRIO tests the same under CRI-O, which also calls CHECK for each pod, and GC when it starts.
+// TestCRIO tests the same with CRI-O, which also calls CHECK for each pod, and GC when CRI-O starts.
 func TestCRIO(t *testing.T) { tellAll(t, crio) }
 
 func tellAll(t *testing.T, k kind) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "police")
 	all := slices.Concat(k.stories, stories)
 	few := all
-	if !k.handlers { // each network needs another start
+	if !k.handlers { // the runtime must start again for each network
 		few = slices.Concat(k.stories, stories[:1])
 	}
 	for name, x := range map[string]struct {
@@ -67,7 +67,7 @@ func tellAll(t *testing.T, k kind) {
 	}
 }
 
-// A story uses pods of one network, and leaves nothing on the node.
+// A story is a test that uses pods of one network. It leaves nothing on the node.
 type story struct {
 	name, network string
 	tell          func(*server, *testing.T)
@@ -83,7 +83,8 @@ var stories = []story{
 	{"a runtime killed in an ADD", "asks", (*server).killedInADD},
 }
 
-// play tells the stories. A first pod leaves what all pods share, and is not compared.
+// play runs the stories, and checks after each story that the node is as before. Before that, play runs a first pod: it
+// leaves objects that all pods share.
 func (s *server) play(t *testing.T, stories []story) {
 	t.Helper()
 	s.endPods(t, s.pods(t, "first", 1, nil))
@@ -102,7 +103,7 @@ func (s *server) play(t *testing.T, stories []story) {
 	}
 }
 
-// changed returns a conflist with more keys in each plugin, and with more plugins.
+// changed returns a conflist with more keys in each plugin, and with more plugins at the end.
 func changed(list []byte, keys object, more ...any) []byte {
 	var l object
 	if err := json.Unmarshal(list, &l); err != nil {
@@ -116,7 +117,7 @@ func changed(list []byte, keys object, more ...any) []byte {
 	return must(json.Marshal(l))
 }
 
-// pods creates pods at once, which answer calls.
+// pods creates several pods at once. In each pod, servers answer at port.
 func (s *server) pods(t *testing.T, name string, count int, annotations map[string]string) []*sandbox {
 	t.Helper()
 	pods, errs := make([]*sandbox, count), make([]error, count)
@@ -143,8 +144,8 @@ func (s *server) podsAtOnce(t *testing.T) {
 	s.endPods(t, pods)
 }
 
-// connected checks that each pod has one address of each family from the pods' ENI. Pods and the other host must reach
-// each other.
+// connected checks that each pod has one address of each family from the pods' ENI. Each pod and the other host must
+// reach each other.
 func (s *server) connected(t *testing.T, pods []*sandbox) {
 	t.Helper()
 	eni := s.node.ENIs()[1]
@@ -172,7 +173,7 @@ func carries(e ec2sim.ENI, a netip.Addr) bool {
 		slices.ContainsFunc(e.IPv6Prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// calls checks that the called end sees the caller's address.
+// calls makes a call between two addresses, and checks that the called end sees the address as.
 func (s *server) calls(t *testing.T, from *vpcsim.Namespace, as, to netip.Addr) {
 	t.Helper()
 	if seen, err := from.Call("tcp", netip.AddrPortFrom(to, port)); err != nil || seen.Addr() != as {
@@ -189,8 +190,8 @@ func (s *server) endPods(t *testing.T, pods []*sandbox) {
 	}
 }
 
-// limitedPod has Kubernetes' annotations for bandwidth, which the runtime passes as a capability. The pod gets the
-// burst of its rate, instead of the runtime's burst, which would be no limit.
+// limitedPod creates a pod with Kubernetes' annotations for bandwidth, which the runtime passes as a capability. Our
+// plugin derives the burst from the rate. The runtime's burst would be no limit.
 func (s *server) limitedPod(t *testing.T) {
 	pods := s.pods(t, "limited", 1, map[string]string{"kubernetes.io/ingress-bandwidth": "8M",
 		"kubernetes.io/egress-bandwidth": "16M"})
@@ -210,8 +211,8 @@ func (s *server) limitedPod(t *testing.T) {
 	s.endPods(t, pods)
 }
 
-// askingPod asks for an address and a second interface by an annotation, which the runtime passes as a capability. A
-// pod that asks for more gets nothing.
+// askingPod creates a pod that asks for an address and for a second interface. The pod asks by an annotation, which the
+// runtime passes as a capability. A pod that asks for a subnet, which is not allowed, must get an error.
 func (s *server) askingPod(t *testing.T) {
 	chosen := netip.MustParseAddr("100.64.0.77")
 	pods := s.pods(t, "asking", 1,
@@ -231,21 +232,21 @@ func (s *server) askingPod(t *testing.T) {
 	s.endPods(t, pods)
 }
 
-// failingADD fails after the address was leased and the links were created.
+// failingADD checks an ADD that fails at the last plugin, when the address is leased and the links exist.
 func (s *server) failingADD(t *testing.T) {
 	if _, err := s.runPod("broken", nil); err == nil || !strings.Contains(err.Error(), "broken by intent") {
 		t.Errorf("error %v, want that of the last plugin", err)
 	}
 }
 
-// fullSubnet tests a failure that the node cannot repair.
+// fullSubnet checks the error of an ADD while the subnet in EC2 is full.
 func (s *server) fullSubnet(t *testing.T) {
 	const code = "InsufficientFreeAddressesInSubnet"
 	actions := []string{"AssignPrivateIpAddresses", "AssignIpv6Addresses", "CreateNetworkInterface"}
 	for _, action := range actions {
 		s.fabric.EC2.Fail(action, code, -1)
 	}
-	const most = 20 // the node has some free addresses, or none
+	const most = 20 // more than the number of free addresses that the node can have
 	var err error
 	for n := 0; n < most && err == nil; n++ {
 		var id string
@@ -280,15 +281,15 @@ func (s *server) killed(t *testing.T) {
 	s.endPods(t, pods)
 }
 
-// killedInADD kills the runtime while a plugin asks EC2 for an address. The plugin continues after the next runtime has
-// ended the pod: containerd removes it, and CRI-O, which does not know it, calls GC.
+// killedInADD kills the runtime while a plugin asks EC2 for an address. The next runtime ends the pod. Containerd knows
+// the pod, and removes it. CRI-O does not know the pod, and calls GC. Only then does the plugin continue.
 func (s *server) killedInADD(t *testing.T) {
 	stopped := s.stopAtChange(t)
 	answered := make(chan error, 1)
 	go func() {
 		for {
 			_, err := s.runPod("asks", nil)
-			if err == nil || !strings.Contains(err.Error(), "this node asks EC2 again after") { // the subnet was full
+			if err == nil || !strings.Contains(err.Error(), "this node asks EC2 again after") { // after fullSubnet
 				answered <- err
 				return
 			}
@@ -318,8 +319,8 @@ func (s *server) killedInADD(t *testing.T) {
 	signal(t, plugins, syscall.SIGCONT)
 }
 
-// stopAtChange stops the plugins that run when EC2 next changes something, before EC2 answers. The channel gets their
-// PIDs.
+// stopAtChange waits for the next change in EC2. Before EC2 answers, stopAtChange stops all plugins that run, and sends
+// their PIDs to the channel.
 func (s *server) stopAtChange(t *testing.T) <-chan []int {
 	stopped := make(chan []int, 1)
 	var once sync.Once
@@ -334,7 +335,7 @@ func (s *server) stopAtChange(t *testing.T) <-chan []int {
 	return stopped
 }
 
-// awaitStop waits until processes have stopped, which takes a moment after SIGSTOP.
+// awaitStop waits until all processes have stopped. A process stops a moment after SIGSTOP.
 func awaitStop(t *testing.T, pids []int) {
 	t.Helper()
 	err := repeated(func() error {
@@ -349,11 +350,11 @@ func awaitStop(t *testing.T, pids []int) {
 		return nil
 	})
 	if err != nil {
-		t.Error(err) // the caller may be another goroutine than the test's
+		t.Error(err) // the caller may be in another goroutine than the test
 	}
 }
 
-// signal sends a signal to processes. At least one must still be there.
+// signal sends a signal to processes. At least one of the processes must still exist.
 func signal(t *testing.T, pids []int, s syscall.Signal) {
 	t.Helper()
 	there := 0

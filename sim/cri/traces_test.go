@@ -17,7 +17,7 @@ import (
 )
 
 // traces returns everything that pods can leave behind on the node, in the registry and in the runtime, one item per
-// line. CRI-O leaves namespaces: these do not count, but the node's ends of their links do.
+// line. CRI-O leaves namespaces of pods, which traces omits. It does not omit the node's ends of links into them.
 func (s *server) traces(t *testing.T) []string {
 	t.Helper()
 	all := strings.Split(nltest.Dump(t, s.node.NS), "\n")

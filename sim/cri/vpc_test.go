@@ -18,7 +18,7 @@ const port = 8080
 type vpc struct {
 	fabric     *vpcsim.Fabric
 	node, host *vpcsim.Instance
-	families   int // number of families: 1 is IPv4, 2 is both
+	families   int // 1: only IPv4; 2: IPv4 and IPv6
 }
 
 func newVPC(t *testing.T, families int) *vpc {
