@@ -47,7 +47,7 @@ func getWithin(from *nl.NS, url string, patience time.Duration) (string, error) 
 	return string(b), err
 }
 
-// port is the HTTP and UDP port of agnhost's netexec.
+// port is the port for HTTP and UDP of netexec, the server in agnhost.
 const port = 8080
 
 func netexec(a netip.Addr, path string, query ...string) string {
@@ -58,7 +58,7 @@ func netexec(a netip.Addr, path string, query ...string) string {
 	return fmt.Sprintf("http://%s/%s?%s", netip.AddrPortFrom(a, port), path, v.Encode())
 }
 
-// call makes a pod call an address by http or udp, and returns the address that the other end saw.
+// call makes a pod call an address by http or udp. It returns the source address that the other end saw.
 func (w *world) call(from pod, protocol string, to netip.AddrPort) (seen netip.Addr, err error) {
 	answer, err := w.dial(from, protocol, to, "clientip")
 	if err != nil {
@@ -68,7 +68,7 @@ func (w *world) call(from pod, protocol string, to netip.AddrPort) (seen netip.A
 	return a.Addr().Unmap(), err
 }
 
-// dial makes a pod send a request to a netexec, and returns the answer.
+// dial makes a pod send a request to a netexec in another pod or host, and returns the answer.
 func (w *world) dial(from pod, protocol string, to netip.AddrPort, request string) (string, error) {
 	body, err := get(w.Master.NS, netexec(from.addr, "dial", "host", to.Addr().String(), "port", fmt.Sprint(to.Port()),
 		"protocol", protocol, "request", request, "tries", "1"))
@@ -100,7 +100,7 @@ func (w *world) sh(in pod, command string) (string, error) {
 	return strings.TrimSpace(answer.Output), nil
 }
 
-// seenBy calls a netexec from a namespace and returns the address that it saw.
+// seenBy calls a netexec from a namespace. It returns the source address that the netexec saw.
 func seenBy(from *nl.NS, at netip.AddrPort) (netip.Addr, error) {
 	body, err := get(from, fmt.Sprintf("http://%s/clientip", at))
 	if err != nil {

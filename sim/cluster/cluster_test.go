@@ -21,8 +21,8 @@ var (
 	file  = flag.String("table", "", "`file` for the table of results")
 )
 
-// A scenario is what a user of a cluster does. Each test of the repository runs the short ones, and make test-cluster
-// runs all.
+// A scenario is a test that does what a user of a cluster does. With the flag -short, TestCluster runs only the short
+// scenarios. make test-cluster runs all scenarios.
 type scenario struct {
 	name  string
 	short bool
@@ -30,7 +30,7 @@ type scenario struct {
 }
 
 var scenarios = []scenario{
-	{"transcript", true, (*world).transcript}, // the first: it shows nodes that have no history
+	{"transcript", true, (*world).transcript}, // must be first: it shows nodes that have no history
 	{"pods on both nodes", true, (*world).podsOnBothNodes},
 	{"ClusterIP", true, (*world).clusterIP},
 	{"NodePort", true, (*world).nodePort},
@@ -65,7 +65,7 @@ var scenarios = []scenario{
 	{"a chosen address follows its pod", false, (*world).follows},
 	{"pod start", false, (*world).podStart},
 	{"planted faults", false, (*world).plantedFaults},
-	{"as before", true, (*world).theEnd}, // the last: it looks for what all others have left
+	{"as before", true, (*world).theEnd}, // must be last: it looks for leftovers of all other scenarios
 }
 
 // TestCluster runs the scenarios in one cluster, one after the other.
@@ -86,7 +86,7 @@ func (w *world) run(t *testing.T, s scenario) {
 		ran = true
 		s.run(w, t)
 	})
-	if ran { // -run may choose
+	if ran { // the flag -run may have left out the scenario
 		w.table.add(s.name, ok, time.Since(began))
 	}
 }
@@ -117,7 +117,7 @@ func start(t *testing.T) *world {
 	return w.remember(t)
 }
 
-// conflist is one of the shipped conflists.
+// conflist returns one of the shipped conflists.
 func conflist(t *testing.T, name string) []byte {
 	t.Helper()
 	b, err := os.ReadFile("../../conflist-examples/" + name + ".conflist")

@@ -50,7 +50,7 @@ func (w *world) clusterIPs(t *testing.T, name string) []netip.Addr {
 	return s.Spec.ClusterIPs
 }
 
-// within checks that an address is in a prefix of an ENI of the node.
+// within checks that an address is in one of the prefixes that the function of returns for the node's ENIs.
 func within(t *testing.T, n *cluster.Node, a netip.Addr, of func(ec2sim.ENI) []netip.Prefix) {
 	t.Helper()
 	var all []netip.Prefix

@@ -16,15 +16,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// The ClusterIP of the routers' Service, and the namespace of the routers, as in the conflist.
+// gateway is the ClusterIP of the routers' Service. routing is the Kubernetes namespace of the routers.
 const (
 	gateway = "172.20.0.77"
 	routing = "egress"
 )
 
-// egress checks clients that reach a host of a peered VPC by routers. Meanwhile routers are added, drained, killed and
-// deleted. The host sees the address of the router that kube-proxy chooses. The routers are from cni-tool egress. The
-// host becomes a destination while a client and the routers run.
+// egress checks clients that reach a host of a peered VPC through routers. Meanwhile routers are added, drained, killed
+// and deleted. The host must see the address of the router that kube-proxy has chosen. cni-tool egress prints the
+// objects of the routers. The host becomes a destination while a client and the routers run.
 func (w *world) egress(t *testing.T) {
 	to := w.partner(t)
 	w.destinations(t, "198.51.100.0/24")
@@ -55,7 +55,7 @@ func (w *world) egress(t *testing.T) {
 	e.stay(t, clients)
 	w.kubectl(t, "-n", routing, "scale", "--replicas=4", "deployment", "partner")
 	e.routersAre(t, 4)
-	e.stay(t, clients) // no client that has a router uses a new one
+	e.stay(t, clients) // a client that has a router does not change to a new router
 
 	e.lose(t, clients, func(router string) { w.kubectl(t, "-n", routing, "delete", "--wait=false", "pod", router) })
 	e.lose(t, clients, func(router string) {
@@ -66,7 +66,7 @@ func (w *world) egress(t *testing.T) {
 	w.sees(t, other, "http", to, other.addr)
 }
 
-// destinations gives the first two nodes an egress.
+// destinations gives the first two nodes an egress with these destinations.
 func (w *world) destinations(t *testing.T, all ...string) {
 	t.Helper()
 	w.reconfigure(t, object{
@@ -78,7 +78,8 @@ func (w *world) destinations(t *testing.T, all ...string) {
 	})
 }
 
-// routers applies the output of cni-tool egress, with the image that is here. The API server refuses unknown fields.
+// routers applies the output of cni-tool egress, with an image that the nodes have. The API server refuses unknown
+// fields.
 func (w *world) routers(t *testing.T) {
 	t.Helper()
 	manifest, err := w.Nodes[0].Run(t.Context(), tool, "egress", "--manifest", "partner", "--image", cluster.Pause)
@@ -87,14 +88,14 @@ func (w *world) routers(t *testing.T) {
 	await(t, func() error { return w.Apply(t.Context(), manifest, "--validate=strict") }) // see Apply
 }
 
-// client is a pod on node1 that asks for the egress.
+// client returns a pod on node1 that asks for the egress.
 func client(name string) object {
 	c := podOn(name, "node1", server())
 	c["metadata"].(object)["annotations"] = object{"cni-ipvlan-vpc-k8s/egress": "partner"}
 	return c
 }
 
-// partner makes the host of the peered VPC answer each caller with the caller's address.
+// partner starts a server on the host of the peered VPC. The server answers each caller with the caller's address.
 func (w *world) partner(t *testing.T) netip.AddrPort {
 	t.Helper()
 	return w.listen(t, func(rw http.ResponseWriter, r *http.Request) { fmt.Fprint(rw, r.RemoteAddr) })
@@ -121,14 +122,14 @@ func (w *world) reconfigure(t *testing.T, keys object) {
 	}
 }
 
-// An egressing has the clients of an egress and their routers.
+// An egressing has the destination of the egress, and the router of each client.
 type egressing struct {
 	*world
 	to  netip.AddrPort
-	via map[string]netip.Addr // the router of a client, by its name
+	via map[string]netip.Addr // the address of the client's router, by the client's name
 }
 
-// routersAre waits until there are n routers, and returns their addresses by name.
+// routersAre waits until exactly n routers are ready, and returns their addresses by name.
 func (e *egressing) routersAre(t *testing.T, n int) map[string]netip.Addr {
 	t.Helper()
 	all := map[string]netip.Addr{}
@@ -162,8 +163,8 @@ func (e *egressing) routersAre(t *testing.T, n int) map[string]netip.Addr {
 	return all
 }
 
-// clients are pods on node1 that ask for the egress. There are enough for two routers, although kube-proxy chooses by
-// chance.
+// clients starts pods on node1 that ask for the egress, until the pods use two routers. kube-proxy chooses a router for
+// each pod at random.
 func (e *egressing) clients(t *testing.T) (all []pod) {
 	t.Helper()
 	const most = 12
@@ -180,7 +181,7 @@ func (e *egressing) clients(t *testing.T) (all []pod) {
 	return nil
 }
 
-// used are the routers that have clients.
+// used returns the addresses of the routers that have clients.
 func (e *egressing) used() []netip.Addr {
 	var all []netip.Addr
 	for _, a := range e.via {
@@ -203,7 +204,8 @@ func (e *egressing) stay(t *testing.T, clients []pod) {
 	}
 }
 
-// lose ends the router of the first client. Its clients move to other routers. All other clients lose no call.
+// lose ends the router of the first client by the function end. All clients of this router must move to other routers.
+// All other clients must lose no call.
 func (e *egressing) lose(t *testing.T, clients []pod, end func(router string)) {
 	t.Helper()
 	gone, of := e.via[clients[0].name], ""
@@ -225,7 +227,7 @@ func (e *egressing) lose(t *testing.T, clients []pod, end func(router string)) {
 	e.stay(t, clients)
 }
 
-// callersBut makes the clients of all routers except one call the partner all the time.
+// callersBut starts a caller in each client that does not use this router. The callers call the partner all the time.
 func (e *egressing) callersBut(t *testing.T, clients []pod, router netip.Addr) (all []*caller) {
 	t.Helper()
 	for _, c := range clients {
@@ -236,7 +238,7 @@ func (e *egressing) callersBut(t *testing.T, clients []pod, router netip.Addr) (
 	return all
 }
 
-// moved waits until no client uses a router that is gone.
+// moved waits until no client uses a router for which the function gone returns true.
 func (e *egressing) moved(t *testing.T, clients []pod, gone func(netip.Addr) bool) {
 	t.Helper()
 	for _, c := range clients {
@@ -256,7 +258,7 @@ func (e *egressing) moved(t *testing.T, clients []pod, gone func(netip.Addr) boo
 	}
 }
 
-// drain moves all routers to node1.
+// drain drains node2, so that all routers move to node1.
 func (e *egressing) drain(t *testing.T, clients []pod) {
 	t.Helper()
 	t.Cleanup(func() { e.uncordon(t) })

@@ -25,22 +25,22 @@ import (
 
 const tool = "cni-ipvlan-vpc-k8s-tool"
 
-// A nodeState has the state of a node in each source, at one time.
+// A nodeState has the state of a node at one time, from each source.
 type nodeState struct {
 	registry  *registry.State
-	pods      map[string][]netip.Addr // in the API, by NAMESPACE/NAME; only those with a network of their own
-	sandboxes []string                // containers that containerd runs, by their IDs
-	netns     []string                // files
-	programs  []string                // files of bpf
+	pods      map[string][]netip.Addr // by NAMESPACE/NAME, from the API; without pods that have the network of the node
+	sandboxes []string                // the IDs of the sandboxes and containers that containerd runs
+	netns     []string                // names of the files in /run/netns
+	programs  []string                // names of the files in /sys/fs/bpf
 	links     []link
-	enis      []ec2sim.ENI // by EC2: of this instance
-	kernel    []string     // what is not of a pod or an ENI
+	enis      []ec2sim.ENI // from EC2: the ENIs of the node's instance
+	kernel    []string     // a line for each kernel object that belongs to no pod and to no ENI
 }
 
-// A link is a link of ip(8).
+// A link is a link in the output of "ip -json link".
 type link struct{ Ifname, Address, Ifalias string }
 
-// remember keeps the state of the nodes after the start of the cluster, when CoreDNS runs on both.
+// remember stores the state of the nodes after the start of the cluster. It waits until CoreDNS runs on both nodes.
 func (w *world) remember(t *testing.T) *world {
 	t.Helper()
 	w.rolledOut(t, "coredns", "--namespace=kube-system")
@@ -111,7 +111,7 @@ func (w *world) podsOf(ctx context.Context, node string) (map[string][]netip.Add
 			pods[name] = append(pods[name], a.IP)
 		}
 		if pods[name] == nil {
-			pods[name] = []netip.Addr{{}} // none yet
+			pods[name] = []netip.Addr{{}} // the pod has no address yet
 		}
 	}
 	return pods, nil
@@ -144,7 +144,7 @@ func links(ctx context.Context, n *cluster.Node) (all []link, err error) {
 	return all, json.Unmarshal([]byte(out), &all)
 }
 
-// known are the names of links that belong to an ENI, or to a pod with a sandbox and a lease.
+// known returns the names of the links that belong to an ENI, or to a pod with a sandbox and a lease.
 func (s *nodeState) known() []string {
 	var names []string
 	for _, l := range s.links {
@@ -159,8 +159,8 @@ func (s *nodeState) isENI(l link) bool {
 	return slices.ContainsFunc(s.enis, func(e ec2sim.ENI) bool { return e.MAC == l.Address && e.Index > 0 })
 }
 
-// isPod reports whether a link is the node's end of a running pod's pair. Its alias is PLUGIN NETWORK CONTAINER
-// INTERFACE NAMESPACE/NAME.
+// isPod reports whether a link is the node's end of a running pod's pair. The link's alias has five words: plugin,
+// network, container, interface, and NAMESPACE/NAME of the pod.
 func (s *nodeState) isPod(l link) bool {
 	alias := strings.Fields(l.Ifalias)
 	for _, lease := range s.registry.Leases.All() {
@@ -173,7 +173,7 @@ func (s *nodeState) isPod(l link) bool {
 
 func podOf(l registry.Lease) string { return l.PodNamespace + "/" + l.PodName }
 
-// kernel returns the kernel objects of a node, except those that name a known link.
+// kernel returns the kernel objects of a node, except the objects with the name of a known link.
 func kernel(ctx context.Context, n *cluster.Node, known []string) (lines []string, err error) {
 	for _, look := range []string{
 		"ip -o link", "ip -o address", "ip rule", "ip -6 rule", "ip route show table all", "ip -6 route show table all",
@@ -205,8 +205,8 @@ func names(line string, links []string) bool {
 	return slices.ContainsFunc(words, func(w string) bool { return slices.Contains(links, w) })
 }
 
-// asBefore returns an error for each leftover of a pod, and for each loss since the start. It allows other ENIs of
-// pods, and other free addresses, because of growth and collections.
+// asBefore returns an error for each leftover of a pod, and for each object that the node has lost since the start. The
+// node may have other ENIs for pods and other free addresses than at the start.
 func (w *world) asBefore(ctx context.Context, n *cluster.Node) error {
 	s, err := w.state(ctx, n)
 	if err != nil {
@@ -223,7 +223,7 @@ func (w *world) asBefore(ctx context.Context, n *cluster.Node) error {
 	return err
 }
 
-// leasesOfPods compares leases with the pods of the API and with the sandboxes.
+// leasesOfPods compares the leases with the API's pods and with the sandboxes.
 func (s *nodeState) leasesOfPods() error {
 	var errs []error
 	lacks := maps.Clone(s.pods)
@@ -267,8 +267,8 @@ func (s *nodeState) linksOfENIs() error {
 	return errors.Join(errs...)
 }
 
-// addressesOfENIs compares the registry's addresses with those of the ENIs for pods in EC2. EC2 does not list the
-// addresses of a prefix.
+// addressesOfENIs compares the registry's addresses with the addresses that the pods' ENIs have in EC2. It omits
+// addresses of prefixes, because EC2 does not list them.
 func (s *nodeState) addressesOfENIs() error {
 	var ec2, ours []string
 	var prefixes []netip.Prefix
@@ -291,8 +291,9 @@ func (s *nodeState) addressesOfENIs() error {
 	return differ("the registry, compared with EC2,", ec2, ours)
 }
 
-// settled checks that no work is open, except the note of a creation by a killed process. It remains for 15 minutes
-// after the ENI was found, because EC2 may show another ENI. It names no subnet, and no process repeats it.
+// settled checks that the registry has no waiters and no intents. One kind of intent may remain: the creation of an ENI
+// by a killed process, if the ENI was found later. It remains for 15 minutes, because EC2 may show another ENI. Such an
+// intent names no subnet, and no process repeats the call.
 func (s *nodeState) settled() error {
 	var errs []error
 	for _, i := range s.registry.Intents {
@@ -306,7 +307,7 @@ func (s *nodeState) settled() error {
 	return errors.Join(errs...)
 }
 
-// agrees makes the tool compare registry, kernel, metadata and EC2, and look for leftovers.
+// agrees checks that registry, kernel, metadata and EC2 agree, and that doctor finds no leftovers on a node.
 func agrees(ctx context.Context, n *cluster.Node) error {
 	_, err := n.Run(ctx, tool, "status", "--diff")
 	_, err2 := n.Run(ctx, tool, "doctor", "--check=addresses,leftovers,answers,state,refusals,agreement")
@@ -341,7 +342,7 @@ func (w *world) collect(ctx context.Context, freeAfter string) error {
 	return nil
 }
 
-// interval is how long addresses are free before the timer's collection releases them.
+// interval is how long addresses stay free before the collections of cni-gc.timer release them.
 const interval = "15m"
 
 func (w *world) allAsBefore(ctx context.Context) error {
@@ -373,7 +374,8 @@ func (w *world) apart() error {
 	return nil
 }
 
-// allReleased checks that EC2 has no ENIs without pods, and no secondary addresses that no pod uses.
+// allReleased checks that each ENI is attached, that each ENI for pods has pods, and that pods use all its secondary
+// addresses.
 func (w *world) allReleased() error {
 	used := map[netip.Addr]bool{}
 	for _, n := range w.Nodes {
@@ -405,7 +407,8 @@ func (w *world) allReleased() error {
 	return errors.Join(errs...)
 }
 
-// theEnd checks that all scenarios together have left nothing, and that everything is released to EC2.
+// theEnd checks that the scenarios have left nothing behind, and that collections release ENIs and addresses without
+// pods.
 func (w *world) theEnd(t *testing.T) {
 	await(t, func() error { return w.allAsBefore(t.Context()) })
 	await(t, func() error {

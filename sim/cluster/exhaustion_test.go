@@ -14,12 +14,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// exhaustion checks a node whose kubelet takes more pods than there are addresses. The event of a waiting pod names
-// what is exhausted, and what to do. The pod starts when another pod has ended.
+// exhaustion checks a node whose kubelet accepts more pods than the node has addresses. The event of a waiting pod
+// names the resource that is exhausted, and tells what to do. The pod starts when another pod has ended.
 func (w *world) exhaustion(t *testing.T) {
 	n := w.join(t, "small", cluster.NodeOptions{
 		Conflist: edited(t, "10-cni-ipvlan-vpc-k8s", object{"reuseIPWait": 5}),
-		Type:     "t3.nano", MaxPods: 10, // two ENIs with two addresses each; the pods have one of the ENIs
+		Type:     "t3.nano", MaxPods: 10, // two ENIs with two addresses each; only one ENI serves pods
 	})
 	w.apply(t, podOn("first", n.Name, server()), podOn("second", n.Name, server()))
 	first, second := w.ready(t, "first", 1)[0], w.ready(t, "second", 1)[0]
@@ -35,7 +35,7 @@ func (w *world) exhaustion(t *testing.T) {
 	}
 }
 
-// failsWith waits for an event that the sandbox of a pod cannot be created, with all these reasons.
+// failsWith waits for the events that the sandbox of a pod cannot be created. The events must have all the reasons.
 func (w *world) failsWith(t *testing.T, pod string, reasons ...string) {
 	t.Helper()
 	await(t, func() error {
@@ -62,7 +62,7 @@ func (w *world) join(t *testing.T, name string, o cluster.NodeOptions) *cluster.
 	return n
 }
 
-// edited is a shipped conflist with further keys of its first plugin.
+// edited returns a shipped conflist, with more keys in its first plugin.
 func edited(t *testing.T, name string, keys object) []byte {
 	t.Helper()
 	var list object

@@ -15,11 +15,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// Addresses of subnet-pods1 for which pods ask. EC2 never chooses them, because it takes addresses in ascending order.
+// These are addresses of subnet-pods1 for which pods ask. EC2 does not choose them for other pods, because it chooses
+// addresses in ascending order.
 var (
 	ofDatabase = netip.MustParseAddr("100.64.9.10")
 	ofRouter   = netip.MustParseAddr("100.64.9.11")
-	ofNearby   = netip.MustParseAddr("100.64.9.20") // and the next ones
+	ofNearby   = netip.MustParseAddr("100.64.9.20") // near uses this address and the next addresses
 )
 
 // follows checks that the address of a StatefulSet's pod moves with the pod, after the deletion of the pod, a drain of
@@ -57,7 +58,7 @@ func (w *world) follows(t *testing.T) {
 	})
 }
 
-// choosing are the keys of a conflist that let pods of these namespaces choose addresses.
+// choosing returns keys for a conflist: pods of these namespaces may then choose their addresses.
 func choosing(namespaces ...string) object {
 	return object{
 		"requests":     []object{{"namespaces": namespaces, "ips": true, "takeover": true}},
@@ -69,7 +70,7 @@ func asking(a netip.Addr) object {
 	return object{"cni-ipvlan-vpc-k8s/nics": fmt.Sprintf(`[{"ip": %q}]`, a)}
 }
 
-// statefulSet is a StatefulSet whose only pod asks for an address.
+// statefulSet returns a StatefulSet with one pod, which asks for the address a.
 func statefulSet(name string, a netip.Addr, labels, spec object) object {
 	return object{
 		"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": meta(name),
@@ -115,7 +116,7 @@ func (w *world) mayHavePods(t *testing.T, n *cluster.Node) {
 	check(t, err)
 }
 
-// A following is a pod that chooses its address, and the two nodes where it may be.
+// A following is the pod that chooses its address, with the two nodes on which the pod may run.
 type following struct {
 	*world
 	nodes []*cluster.Node
@@ -135,7 +136,8 @@ func (f *following) at(t *testing.T) (is, other *cluster.Node) {
 	return f.nodes[1], f.nodes[0]
 }
 
-// move makes a change after which the pod must be on the other node, with its address. It adds a figure.
+// move makes a change. After the change, the pod must be on the other node, with its address. The times of the move
+// become a figure.
 func (f *following) move(t *testing.T, what string, change func(from *cluster.Node)) {
 	t.Helper()
 	from, to := f.at(t)
@@ -151,8 +153,8 @@ func (f *following) move(t *testing.T, what string, change func(from *cluster.No
 	t.Log(what, m)
 }
 
-// revive lets a node have pods again. If the node is off, it boots, and must then agree with EC2. No address is leased
-// on two nodes.
+// revive lets a node have pods again. If the node is off, revive starts it, and waits until the node agrees with EC2.
+// No address may be leased on two nodes.
 func (f *following) revive(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	if n.IsOff() {
@@ -165,7 +167,8 @@ func (f *following) revive(t *testing.T, n *cluster.Node) {
 	check(t, f.apart())
 }
 
-// A moving has the times of an address's move. ended is the end of the DEL, or of the node if it is off.
+// A moving has the times of an address's move. ended is the time of the end of the DEL. If off is set, ended is the
+// time when the old node was off.
 type moving struct {
 	ended, released, assigned, answers time.Time
 	off                                bool
@@ -182,12 +185,13 @@ func (m moving) String() string {
 		"until it answers", of, after(m.released), after(m.assigned), after(m.answers))
 }
 
-// observe watches the registry of the old node, EC2 and the address, until the address answers on the new node.
+// observe watches the move of the address from a node to another. It watches the registry of the old node, the ENIs in
+// EC2, and whether the address answers on the new node.
 func (f *following) observe(t *testing.T, from, to *cluster.Node) <-chan moving {
 	t.Helper()
 	done, answers := make(chan moving, 1), make(chan time.Time, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	dir := from.File(state) // now, because a node that is off has no files
+	dir := from.File(state) // look it up now, because a node that is off has no files
 	go func() {
 		defer cancel()
 		var m moving
@@ -227,7 +231,7 @@ func ended(n *cluster.Node, dir string) bool {
 	}
 	r, err := registry.Open(dir)
 	if err != nil {
-		return false // the node ends just now
+		return false // the node is just going off
 	}
 	s, err := r.View()
 	return err == nil && !s.Leases.Has(ofDatabase) && len(s.ENIs) > 0
@@ -243,7 +247,8 @@ func (f *following) on() string {
 	return ""
 }
 
-// answer calls the address from the peered VPC until it answers on the new node, whose registry has the lease.
+// answer calls the address from the peered VPC until the new node answers. It checks that the new node's registry has
+// the lease, because the old node may also answer. It returns the time of the answer.
 func (f *following) answer(ctx context.Context, to *cluster.Node) time.Time {
 	for ctx.Err() == nil {
 		if _, err := getWithin(f.Peer.NS, netexec(ofDatabase, "hostname"), 300*time.Millisecond); err == nil {

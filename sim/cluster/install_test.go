@@ -17,7 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// The container image for this machine, and the manifest that installs it on a node without systemd.
+// The container image for this machine, and the manifest that installs our programs on a node without systemd.
 const (
 	layout   = "../../.cache/cluster/image"
 	manifest = "../../packaging/kubernetes/maintain.yaml"
@@ -25,8 +25,8 @@ const (
 )
 
 // installsItself checks a new node without our programs. The shipped manifest and the container image install the
-// plugins. Pods run and end, and the second container refills and collects. Finally, a removal leaves nothing on the
-// node.
+// plugins. Pods run and end. The second container of the manifest refills the pool, and runs collections. Finally, a
+// removal leaves nothing on the node.
 func (w *world) installsItself(t *testing.T) {
 	n, err := w.AddNode(t.Context(), "bare", cluster.NodeOptions{Bare: true, MaxPods: 20})
 	if n != nil {
@@ -57,7 +57,7 @@ func (w *world) installsItself(t *testing.T) {
 	w.sees(t, one, "http", serverOf(two), one.addr)
 	w.sees(t, far, "http", serverOf(one), far.addr)
 	w.sees(t, one, "http", serverOf(far), one.addr)
-	await(t, func() error { // the second container has collected
+	await(t, func() error { // until the second container has run a collection
 		_, err := os.Stat(n.File("/run/cni-ipvlan-vpc-k8s/collected"))
 		return err
 	})
@@ -86,8 +86,9 @@ func (w *world) installsItself(t *testing.T) {
 
 const suiteName = "cni-ipvlan-vpc-k8s"
 
-// manifest returns the shipped objects as an operator changes them for a node: the words in CAPITALS, the tags and
-// groups of the simulated VPC, and a selector of the node. The command is install's own, or a removal.
+// manifest returns the shipped manifest with the changes that an operator makes for a node. The operator replaces the
+// words in CAPITALS, sets tags and security groups of the simulated VPC, and selects the node. command is "install" or
+// "uninstall".
 func (w *world) manifest(t *testing.T, n *cluster.Node, command string) string {
 	t.Helper()
 	text := string(must(os.ReadFile(manifest)))
@@ -115,7 +116,7 @@ func (w *world) manifest(t *testing.T, n *cluster.Node, command string) string {
 	return text
 }
 
-// environment returns the variables for the simulated EC2 as JSON, which is YAML, too.
+// environment returns the environment variables for the simulated EC2, as JSON. JSON is also valid YAML.
 func environment(n *cluster.Node) string {
 	var env []object
 	for _, e := range n.Environ() {
@@ -126,7 +127,7 @@ func environment(n *cluster.Node) string {
 	return string(must(json.Marshal(env)))
 }
 
-// rolledOutDaemons waits until the DaemonSet's pod of the last manifest is ready.
+// rolledOutDaemons waits until the pod of the DaemonSet is ready, after a change of the manifest.
 func (w *world) rolledOutDaemons(t *testing.T) {
 	t.Helper()
 	await(t, func() error {
@@ -143,7 +144,7 @@ func (w *world) rolledOutDaemons(t *testing.T) {
 	})
 }
 
-// ownFiles are all files of the node where our programs write.
+// ownFiles returns the names and sizes of all files in the node's directories into which our programs write.
 func ownFiles(t *testing.T, n *cluster.Node) []string {
 	t.Helper()
 	out, err := exec.Command("find", n.File("/opt"), n.File("/etc/cni"), n.File("/etc/systemd"),

@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// preProvisioned checks a node whose ENIs and addresses are from a launch template. Its pods run without a change in
-// EC2.
+// preProvisioned checks a node that gets its ENIs and addresses from a launch template. Pods on this node run without a
+// change in EC2.
 func (w *world) preProvisioned(t *testing.T) {
 	const config = "/run/template.conflist"
 	check(t, w.Nodes[0].WriteFile(config, edited(t, "pre-provisioned",
@@ -21,9 +21,10 @@ func (w *world) preProvisioned(t *testing.T) {
 	out, err := w.Nodes[0].Run(t.Context(), tool, "launch-template", "--config="+config, "--instance-type=m5.large",
 		"--subnet=subnet-pods1", "--addresses=1")
 	check(t, err)
-	// Otherwise the validation of a later file in the folder would find this network twice.
+	// Remove the file. Otherwise, the validation of a later conflist in the same directory would find two networks of
+	// one name.
 	check(t, os.Remove(w.Nodes[0].File(config)))
-	// routeToCidrs has the peer's CIDR
+	// The key routeToCidrs has the peer's CIDR, so the pods reach the peer.
 	o := cluster.NodeOptions{Type: "m5.large",
 		Conflist: edited(t, "pre-provisioned", object{"routeToCidrs": []string{"10.1.0.0/16"}})}
 	check(t, json.Unmarshal([]byte(out), &o.Template))

@@ -10,8 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// keepCaller checks that with keepCaller a pod sees the callers of a Service with externalTrafficPolicy Local, even a
-// caller that its routes reach by its ENI.
+// keepCaller checks the key keepCaller: the backend of a Service with externalTrafficPolicy Local sees its callers'
+// addresses. This also holds for callers that the backend's routes reach through its ENI.
 func (w *world) keepCaller(t *testing.T) {
 	n := w.join(t, "keeps", cluster.NodeOptions{Conflist: edited(t, "portmap", object{"keepCaller": true})})
 	w.apply(t, podOn("web", n.Name, server()), service("web", "web", "type", "NodePort",

@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/machine"
 )
 
-// kills kills the programs of both nodes while they create pods. All pods must get an address of their own, and leave
-// nothing.
+// kills kills containerd, kubelet and kube-proxy of both nodes while the nodes create pods. Each pod must get an
+// address of its own. At the end, no pod may leave anything behind.
 func (w *world) kills(t *testing.T) {
 	w.apply(t, deployment("web", 10, server()))
 	for i, program := range []string{"containerd", "kubelet", "kube-proxy"} {
@@ -37,7 +37,7 @@ func (w *world) kills(t *testing.T) {
 	await(t, func() error { return w.allAsBefore(t.Context()) })
 }
 
-// begun waits until the nodes have n leases of pods other than CoreDNS.
+// begun waits until the nodes have at least n leases of pods in the namespace default.
 func (w *world) begun(t *testing.T, n int) {
 	t.Helper()
 	await(t, func() error {
@@ -73,7 +73,7 @@ func (w *world) callAll(t *testing.T, pods []pod) {
 	}
 }
 
-// unique checks that no two pods have one address, in the API and in the registries.
+// unique checks that no two pods have the same address, in the API and in the registries.
 func (w *world) unique(ctx context.Context) error {
 	out, err := w.Kubectl(ctx, "get", "pods", "-A", "-o", "json",
 		"--field-selector=status.phase!=Failed,status.phase!=Succeeded")
@@ -128,7 +128,7 @@ func (w *world) plantedFaults(t *testing.T) {
 	w.strayLease(t)
 }
 
-// wrongRoute plants a route on the node that loses the packets to a pod.
+// wrongRoute adds a route to node1 that drops all packets to a pod. The checks must find the route.
 func (w *world) wrongRoute(t *testing.T) {
 	w.apply(t, podOn("web", "node1", server()))
 	web, node := w.ready(t, "web", 1)[0], w.node("node1")
@@ -162,7 +162,8 @@ func found(t *testing.T, err error, what ...string) {
 	}
 }
 
-// strayLease plants a pod whose namespace ends without a DEL. Its lease and its rule remain until a collection.
+// strayLease makes a pod, and removes its namespace without a DEL. The pod's lease and rule remain until a collection
+// ends the lease.
 func (w *world) strayLease(t *testing.T) {
 	node := w.node("node2")
 	run(t, node.Run, "ip", "netns", "add", "stray")
@@ -176,7 +177,7 @@ func (w *world) strayLease(t *testing.T) {
 	await(t, func() error { return w.allAsBefore(t.Context()) })
 }
 
-// add runs an ADD on node2, as containerd does, and returns the address.
+// add calls our plugin with ADD on node2, as containerd does, and returns the address of the new pod.
 func (w *world) add(t *testing.T, name string) string {
 	t.Helper()
 	var list struct {
