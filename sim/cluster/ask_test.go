@@ -47,7 +47,7 @@ func getWithin(from *nl.NS, url string, patience time.Duration) (string, error) 
 	return string(b), err
 }
 
-// port is the port for HTTP and UDP of netexec, the server in agnhost.
+// port is the HTTP port of netexec, a server of agnhost. The UDP port of netexec is port + 1.
 const port = 8080
 
 func netexec(a netip.Addr, path string, query ...string) string {

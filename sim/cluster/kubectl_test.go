@@ -20,8 +20,8 @@ import (
 )
 
 // kubectlPlugin runs "kubectl ipvlan" as an operator does, with the real kubectl and its debug pods. One of the three
-// nodes has a lease log. Each command must remove its debug pods, even if a node does not answer, or after an
-// interrupt.
+// nodes has a lease log. Each command must remove its debug pods. This also holds if a node does not answer, and after
+// an interrupt.
 func (w *world) kubectlPlugin(t *testing.T) {
 	logging := w.join(t, "logging", cluster.NodeOptions{Conflist: edited(t, "portmap",
 		object{"leaseLog": object{"file": "/var/log/cni-ipvlan-vpc-k8s/leases.log"}})})
@@ -31,7 +31,7 @@ func (w *world) kubectlPlugin(t *testing.T) {
 	w.ready(t, "there", 1)
 	p := &plugin{w, t.TempDir()}
 
-	summary := p.answer(t, "--parallel=2", "status") // in two batches
+	summary := p.answer(t, "--parallel=2", "status") // two nodes, and then the third
 	for _, n := range w.Nodes {
 		wants(t, summary, fmt.Sprintf("(?m)^%s: %s, m5.xlarge, us-east-1a: . ENIs of 4$", n.Name, n.ID))
 	}
@@ -54,13 +54,14 @@ func (w *world) kubectlPlugin(t *testing.T) {
 	p.interrupted(t)
 }
 
-// A plugin runs the plugin in a directory.
+// A plugin runs "kubectl ipvlan" in the directory dir.
 type plugin struct {
 	*world
 	dir string
 }
 
-// command is the plugin on the master, with the cluster's image and the address of the simulated EC2.
+// command returns a command that runs the plugin on the master. The debug pods get an image that the nodes have, and
+// the address of the simulated EC2.
 func (p *plugin) command(ctx context.Context, args ...string) *exec.Cmd {
 	c := p.Master.Command(ctx, "sh", append([]string{"-c", `cd "$0" && exec kubectl ipvlan "$@"`, p.dir}, args...)...)
 	script := must(filepath.Abs("../../packaging/kubectl"))
@@ -120,14 +121,15 @@ func address(p pod, columns ...string) string {
 	return fmt.Sprintf(`(?m)^%s +%s `, regexp.QuoteMeta(p.addr.String()), strings.Join(columns, " +"))
 }
 
-// wantsHistory checks what the lease log says about the only pod that has had an address.
+// wantsHistory checks what the lease log tells about an address that only one pod has had. end is a pattern for the
+// time when the lease has ended.
 func (p *plugin) wantsHistory(t *testing.T, had pod, end string) {
 	t.Helper()
 	wants(t, p.answer(t, "whois", had.addr.String()),
 		fmt.Sprintf(`^%s:\nbegin .*\n\S+Z +%s +default/%s `, had.node, end, had.name))
 }
 
-// top checks that the plugin shows the same numbers as the tool on each node.
+// top checks that the plugin shows the same numbers as the tool shows on each node.
 func (p *plugin) top(t *testing.T) {
 	t.Helper()
 	out := p.answer(t, "top")
@@ -138,7 +140,7 @@ func (p *plugin) top(t *testing.T) {
 		text, err := n.Run(t.Context(), tool, "status", "--output=json")
 		check(t, err)
 		check(t, json.Unmarshal([]byte(text), &s))
-		// free and cooling addresses change into each other; each pod has one address
+		// a cooling address may become free between the two commands, so check the sum; each pod has one address
 		leased, rest := s.Pools[0].Leased, s.Pools[0].Free+s.Pools[0].Cooling
 		m := regexp.MustCompile(fmt.Sprintf(`(?m)^%s +%d +%d +(\d+) +(\d+) +./3$`, n.Name, leased,
 			leased)).FindStringSubmatch(out)
@@ -172,7 +174,7 @@ func (p *plugin) bundle(t *testing.T, n *cluster.Node) {
 	}
 }
 
-// silentNode checks that the plugin names a node without TCP in time, and that the others answer.
+// silentNode checks a node that drops all TCP packets. The plugin must name this node, and show the other nodes.
 func (p *plugin) silentNode(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	nft := func(ctx context.Context, commands string) {
@@ -193,7 +195,7 @@ func (p *plugin) silentNode(t *testing.T, n *cluster.Node) {
 func (p *plugin) interrupted(t *testing.T) {
 	t.Helper()
 	c := p.command(t.Context(), "--timeout=600", "--image=localhost/there-is-none:1", "status")
-	c.SysProcAttr.Setpgid = true // as a shell gives each job: the terminal interrupts all of it
+	c.SysProcAttr.Setpgid = true // as a shell does: the terminal interrupts all processes of a job
 	check(t, c.Start())
 	await(t, func() error {
 		if p.noDebugPods(t.Context()) == nil {
@@ -202,6 +204,6 @@ func (p *plugin) interrupted(t *testing.T) {
 		return nil
 	})
 	check(t, syscall.Kill(-c.Process.Pid, syscall.SIGINT))
-	c.Wait() // nsenter ends at once, the plugin when it has cleaned up
+	c.Wait() // the process nsenter ends at once, but the plugin first deletes its debug pods
 	await(t, func() error { return p.noDebugPods(t.Context()) })
 }

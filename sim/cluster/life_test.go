@@ -16,18 +16,18 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A caller makes one call after the other, each by a new connection.
+// A caller makes one call after the other. Each call uses a new connection.
 type caller struct {
 	name string
-	stop func() // and wait until the last call has ended
+	stop func() // stop also waits until the last call has ended
 
 	calls   int
 	slowest time.Duration
-	when    time.Time // the slowest began
+	when    time.Time // when the slowest call began
 	failed  []string
 }
 
-// startCaller starts a caller, which calls the URLs in turn, at most until the end of the test.
+// startCaller starts a caller, which calls the URLs in turn. It stops at the end of the test, if not before.
 func startCaller(t *testing.T, name string, from *nl.NS, urls ...string) *caller {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &caller{name: name}
@@ -50,7 +50,7 @@ const clock = "15:04:05.000"
 
 func (c *caller) call(from *nl.NS, url string) {
 	began := time.Now()
-	_, err := getWithin(from, url, time.Minute) // slow is not lost: this machine may have other work
+	_, err := getWithin(from, url, time.Minute) // a slow call is not lost: this machine may have other work
 	took := time.Since(began)
 	c.calls++
 	if took > c.slowest {
@@ -75,8 +75,8 @@ func (c *caller) report(t *testing.T) {
 	}
 }
 
-// undisturbed makes a change while a pod and a node call the ClusterIP of a Service, and a host of a peered VPC its
-// NodePorts. No call may fail.
+// undisturbed makes a change during calls to a Service. A pod and a node call the ClusterIP, and a host of a peered VPC
+// calls the NodePorts. No call may fail.
 func (w *world) undisturbed(t *testing.T, name string, change func()) {
 	t.Helper()
 	w.apply(t, podOn("client", "node1", server()))
@@ -120,14 +120,14 @@ func (w *world) inside(t *testing.T, p pod) *nl.NS {
 	if !ok {
 		t.Fatalf("%s: the registry has no lease of %s, which %s has", n.Name, p.addr, p.name)
 	}
-	ns, err := nl.Open(p.name, n.File("/run/netns/"+path.Base(lease.NetNS))) // /var/run would be that of this process
+	ns, err := nl.Open(p.name, n.File("/run/netns/"+path.Base(lease.NetNS))) // /var/run is not of the node
 	check(t, err)
 	t.Cleanup(func() { check(t, ns.Close()) })
 	return ns
 }
 
-// lasting is a server that answers for some time after its deletion. A kube-proxy still sends it connections until it
-// has learned of the deletion, with any pod network.
+// lasting returns a server that still answers for 40 seconds after the deletion of its pod. kube-proxy sends
+// connections to the pod until it has learned of the deletion. This does not depend on the pod network.
 func lasting() object {
 	c := container("netexec")
 	c["lifecycle"] = object{"preStop": object{"sleep": object{"seconds": 40}}}
@@ -157,7 +157,7 @@ func (w *world) kubectl(t *testing.T, args ...string) {
 	check(t, err)
 }
 
-// only waits until an app has exactly n pods, including those that are about to end.
+// only waits until an app has exactly n pods. Pods that are about to end count, too.
 func (w *world) only(t *testing.T, app string, n int) {
 	t.Helper()
 	await(t, func() error {
@@ -169,7 +169,7 @@ func (w *world) only(t *testing.T, app string, n int) {
 	})
 }
 
-// scale checks that no call fails while a Deployment gets more pods, and fewer again.
+// scale checks that no call fails while a Deployment gets more pods, and then loses pods again.
 func (w *world) scale(t *testing.T) {
 	w.serve(t, "web", 2)
 	w.undisturbed(t, "web", func() {
@@ -209,7 +209,7 @@ func (w *world) drain(t *testing.T) {
 	}
 }
 
-// uncordon gives node2 back to the scheduler, and waits until CoreDNS is on both nodes.
+// uncordon lets node2 have new pods again, and waits until CoreDNS is on both nodes.
 func (w *world) uncordon(t *testing.T) {
 	t.Helper()
 	for _, args := range [][]string{

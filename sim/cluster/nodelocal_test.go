@@ -17,8 +17,9 @@ import (
 // Clusters").
 var localDNS = netip.MustParseAddr("169.254.20.10")
 
-// nodeLocalDNS checks a name server on each node at an address that only the node has. A real cluster has node-cache:
-// CoreDNS, and a dummy link with the address. This test makes the link.
+// nodeLocalDNS runs a name server on each node, at an address that is the same on each node. The pods must reach the
+// name server of their node. In a real cluster, the program node-cache is CoreDNS, and also makes a dummy link with the
+// address. Here the test makes the link.
 func (w *world) nodeLocalDNS(t *testing.T) {
 	w.apply(t, deployment("web", 2, server()), service("web", "web"))
 	w.apply(t, object{"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta("node-local-dns"),

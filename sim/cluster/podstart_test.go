@@ -17,7 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// ptpConflist is the smallest pod network of the CNI project's own plugins.
+// ptpConflist is the smallest pod network with the CNI project's own plugins.
 const ptpConflist = `{"cniVersion": "1.0.0", "name": "ptp", "plugins": [
 	{"type": "ptp", "ipam": {"type": "host-local", "subnet": "10.88.0.0/16"}}]}`
 
@@ -26,8 +26,9 @@ const (
 	atOnce   = 30
 )
 
-// podStart measures the start of pods, from kubelet's request for a sandbox to the start of the container, and the
-// plugins' share. A node with our plugins and one with upstream's take turns. Our node has warm addresses.
+// podStart measures the time from kubelet's request for a sandbox to the start of the container, and the plugins'
+// share. It starts pods in turn on a node with our plugins and on a node with the plugin ptp. Our node has warm
+// addresses.
 func (w *world) podStart(t *testing.T) {
 	names := []string{"ours", "ptp"}
 	warm := object{"min": oneByOne + atOnce + 10}
@@ -50,7 +51,7 @@ func (w *world) podStart(t *testing.T) {
 		w.startPods(t, name, "burst", atOnce)
 		_, err := w.Kubectl(t.Context(), "wait", "--for=delete", "--timeout", patience.String(), "pod", "-l",
 			"app="+name+"-burst")
-		check(t, err) // the other node starts its pods alone, too
+		check(t, err) // so that the two nodes do not start pods at the same time
 	}
 	w.compareStarts(t, names, "-single-", oneByOne)
 	w.compareStarts(t, names, "-burst-", atOnce)
@@ -89,7 +90,7 @@ func (w *world) startPods(t *testing.T, node, name string, n int) {
 	check(t, err)
 }
 
-// startTimes are the duration of a pod's start, and the plugins' part of it.
+// startTimes has the duration of a pod's start, and the time of the plugins in it.
 type startTimes struct{ all, plugins time.Duration }
 
 // Lines of containerd's log about the start of a pod.
@@ -105,7 +106,7 @@ var (
 // A follower follows pods through the log of containerd.
 type follower struct {
 	asked   map[string]time.Time // by the pod's name
-	began   map[string]time.Time // the plugins, by sandbox
+	began   map[string]time.Time // when the plugins began, by sandbox
 	took    map[string]time.Duration
 	pod     map[string]string     // by sandbox
 	sandbox map[string]string     // by container
@@ -156,7 +157,7 @@ func readStarts(t *testing.T, log, part string) (starts []startTimes) {
 	return starts
 }
 
-// summary has the 50th and 99th percentile of both times, and the plugins' share of the sum.
+// summary has the 50th and 99th percentiles of the pods' starts and of the plugins' times, and the plugins' share.
 func summary(starts []startTimes) string {
 	var all, plugins []time.Duration
 	var sum, share time.Duration

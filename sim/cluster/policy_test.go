@@ -16,15 +16,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// The engine is kube-network-policies of another project. make gets its manifest and its program from its release. Its
-// nftables table has its name.
+// engine is a program of another project that enforces NetworkPolicy. make gets the engine and its manifest from a
+// release of that project. The engine's nftables table has the same name.
 const (
 	engine         = "kube-network-policies"
 	engineManifest = "../../.cache/cluster/netpol.yaml"
 )
 
-// policySpecs are Kubernetes' own tests of NetworkPolicy, and someSpecs are some of them. This release has allSpecs and
-// fewSpecs tests.
+// policySpecs selects Kubernetes' own tests of NetworkPolicy, and someSpecs selects some of them. allSpecs and fewSpecs
+// are the numbers of selected tests in this release of Kubernetes.
 const (
 	policySpecs = `\[sig-network\] Netpol`
 	someSpecs   = policySpecs + ` NetworkPolicy between server and client should ` +
@@ -32,11 +32,11 @@ const (
 	allSpecs, fewSpecs = 51, 2
 )
 
-// policed are the namespaces of policySpecs' pods.
+// policed has patterns for the namespaces of the pods that the tests of policySpecs make.
 var policed = []string{"netpol-*", "udp-network-policy-*", "sctp-network-policy-*"}
 
-// networkPolicy checks NetworkPolicy with an engine for pods whose data path is veth, and runs Kubernetes' own tests of
-// it.
+// networkPolicy checks NetworkPolicy with an engine, for pods whose data path is veth. It also runs Kubernetes' own
+// tests of NetworkPolicy.
 func (w *world) networkPolicy(t *testing.T) {
 	w.police(t)
 	w.denied(t)
@@ -52,7 +52,8 @@ func (w *world) networkPolicy(t *testing.T) {
 		specs))
 }
 
-// newPods counts the denied calls of new pods, for each way by which the engine learns of pods.
+// newPods counts the calls that new pods make although a policy denies them. It does this for each way in which the
+// engine learns of pods.
 func (w *world) newPods(t *testing.T) {
 	w.police(t)
 	calls := make(chan string, 10000)
@@ -63,11 +64,12 @@ func (w *world) newPods(t *testing.T) {
 	w.atStart(t, to, calls, "by the API server alone")
 }
 
-// police starts the engine. A pool serves the pods of policySpecs, and other pods that ask for it. All other pods,
-// including CoreDNS, have an ipvlan link. The ENI has few addresses, so they are soon used again.
+// police starts the engine. A pool with the data path veth serves the pods of policySpecs, and other pods that ask for
+// the pool. The data path of all other pods, including CoreDNS, is ipvlan. Addresses cool for only 10 seconds, so new
+// pods soon get addresses of earlier pods.
 func (w *world) police(t *testing.T) {
 	t.Cleanup(func() {
-		time.Sleep(time.Minute) // the addresses of the pool cool
+		time.Sleep(time.Minute) // until the pool's addresses do not cool any more
 		check(t, w.collect(context.Background(), "1s"))
 	})
 	w.reconfigure(t, object{
@@ -78,10 +80,10 @@ func (w *world) police(t *testing.T) {
 	w.startEngine(t)
 }
 
-// withoutNRI makes the engine not ask the runtime.
+// withoutNRI is a patch with which the engine does not ask the runtime about pods.
 const withoutNRI = `[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--disable-nri=true"}]`
 
-// startEngine installs the engine as an operator does, until the end of the test.
+// startEngine installs the engine as an operator does. The engine runs until the end of the test.
 func (w *world) startEngine(t *testing.T) {
 	t.Helper()
 	const manifest = "/run/" + engine + ".yaml"
@@ -108,7 +110,7 @@ func (w *world) engineIsReady(t *testing.T) {
 	}
 }
 
-// deleteEnginesTable deletes the engine's rules, which by default let packets pass when the engine does not run.
+// deleteEnginesTable deletes the engine's rules. By default, these rules let packets pass when the engine does not run.
 func (w *world) deleteEnginesTable(t *testing.T) {
 	t.Helper()
 	for _, n := range w.Nodes {
@@ -117,8 +119,8 @@ func (w *world) deleteEnginesTable(t *testing.T) {
 	}
 }
 
-// denied checks a policy that denies all calls of the pods of a namespace. Other hosts of the VPC cannot call a routed
-// pod. They can call a pod with an ipvlan link, whose packets bypass the engine.
+// denied checks a policy that denies all calls to the pods of a namespace. After the policy, other hosts cannot call a
+// routed pod. They can still call a pod with an ipvlan slave, because its packets bypass the engine.
 func (w *world) denied(t *testing.T) {
 	t.Helper()
 	w.apply(t, inPool("closed", server()), podOn("open", "node1", server()))
@@ -137,22 +139,23 @@ func (w *world) denied(t *testing.T) {
 		})
 		seesHost(t, from.NS, serverOf(ipvlan), from.Addr())
 	}
-	if now := w.ready(t, "closed", 1)[0]; now.addr != veth.addr { // the probes of its own node are no calls
+	if now := w.ready(t, "closed", 1)[0]; now.addr != veth.addr { // the policy lets the kubelet's probes pass
 		t.Errorf("the pod with the policy has the address %s, and had %s", now.addr, veth.addr)
 	}
 }
 
-// inPool is a routed pod on node1.
+// inPool returns a pod on node1 that asks for the pool of routed pods.
 func inPool(name string, spec object) object {
 	p := podOn(name, "node1", spec)
 	p["metadata"].(object)["annotations"] = object{"cni-ipvlan-vpc-k8s/pool": "policed"}
 	return p
 }
 
-// The number of pods that start under a policy that denies all their calls, and how many start at once.
+// eagerPods is the number of pods that start under a policy that denies all their calls. eagerAtOnce start at once.
 const eagerPods, eagerAtOnce = 100, 10
 
-// atStart counts the denied calls of new pods to a host of the VPC. Each pod calls at once.
+// atStart counts the denied calls that new pods make to the host of the peered VPC. Each pod calls as soon as it runs.
+// The argument learns says how the engine learns of pods.
 func (w *world) atStart(t *testing.T, to netip.AddrPort, calls chan string, learns string) {
 	t.Helper()
 	w.apply(t, object{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": meta("deny"),
@@ -175,7 +178,7 @@ func (w *world) atStart(t *testing.T, to netip.AddrPort, calls chan string, lear
 	})
 }
 
-// eager starts pods that call a host ten times a second, calls do, and ends the pods.
+// eager starts pods that each call a host ten times a second. It waits until they run, calls do, and deletes the pods.
 func (w *world) eager(t *testing.T, round int, to netip.AddrPort, do func()) {
 	t.Helper()
 	var pods []object
@@ -196,7 +199,8 @@ func (w *world) eager(t *testing.T, round int, to netip.AddrPort, do func()) {
 	w.only(t, "eager", 0)
 }
 
-// quiet waits until no pod calls, and returns the number of calls. called has their paths.
+// quiet waits until pods have made no call for ten seconds, and returns the number of calls. It adds the path of each
+// call, which names the pod, to called.
 func quiet(t *testing.T, calls chan string, called map[string]bool) (n int) {
 	t.Helper()
 	late := time.After(2 * time.Minute)

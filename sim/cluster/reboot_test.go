@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// reboot checks that the pods of a node run again after a reboot, with addresses that others reach. Nothing of their
-// earlier sandboxes must be left.
+// reboot checks that a node's pods run again after a reboot, with addresses that other hosts reach. Nothing of the
+// pods' earlier sandboxes may be left.
 func (w *world) reboot(t *testing.T) {
 	n := w.join(t, "reboots", cluster.NodeOptions{Conflist: conflist(t, "10-cni-ipvlan-vpc-k8s")})
 	spec := server()
@@ -53,7 +53,7 @@ func (w *world) restarted(t *testing.T, app string, n int) {
 	})
 }
 
-// collected runs a collection on a node, and checks that exactly these pods have leases, one each.
+// collected runs a collection on a node. Then exactly these pods must have leases, one for each address.
 func (w *world) collected(t *testing.T, n *cluster.Node, pods []pod) {
 	t.Helper()
 	await(t, func() error { // a sandbox that has just ended may still be there
@@ -88,10 +88,10 @@ func (w *world) collected(t *testing.T, n *cluster.Node, pods []pod) {
 	})
 }
 
-// findings returns what the doctor finds on a node.
+// findings returns the findings of doctor on a node.
 func findings(t *testing.T, n *cluster.Node) (all []string) {
 	t.Helper()
-	out, _ := n.Run(t.Context(), tool, "doctor", "--output=json") // the status reports whether there are findings
+	out, _ := n.Run(t.Context(), tool, "doctor", "--output=json") // the exit status is not 0 if there are findings
 	var report struct {
 		Findings []struct{ Check, Severity, About, Means string }
 	}

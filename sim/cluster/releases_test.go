@@ -14,11 +14,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// before has the programs of the release before. make builds them from the commit in the file commit.
+// before is the directory with the programs of the release before this one. The file commit in it names the commit from
+// which make has built the programs.
 const before = "../../.cache/before"
 
-// twoReleases switches the programs of a node with pods from the release before to those of now, back, and again. Each
-// release deletes pods of the other, collects, and finds nothing to repair. Running pods lose no call.
+// twoReleases exchanges the programs of a node with pods. It begins with the release before, and installs the programs
+// of now, the release before, and the programs of now. Each time, the new programs delete a pod that the other programs
+// have made, run a collection, and find nothing to repair. Running pods must lose no call.
 func (w *world) twoReleases(t *testing.T) {
 	commit, err := os.ReadFile(before + "/commit")
 	check(t, err)
@@ -41,7 +43,7 @@ func (w *world) twoReleases(t *testing.T) {
 		check(t, n.Install(dir))
 		last := r.last
 		w.sees(t, other, "http", serverOf(r.pod(t, fmt.Sprint("release", i))), other.addr)
-		w.remove(t, "pod", last) // the other release has made it
+		w.remove(t, "pod", last) // the programs of the other release have made this pod
 		r.maintain(t, dir)
 	}
 	made, lost := stop()
@@ -56,7 +58,7 @@ func (w *world) twoReleases(t *testing.T) {
 	w.endsClean(t, n, clean)
 }
 
-// A releasing is a node whose programs change.
+// A releasing is a node whose programs the test exchanges.
 type releasing struct {
 	*world
 	node *cluster.Node

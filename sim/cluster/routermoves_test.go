@@ -59,7 +59,7 @@ func (w *world) routerMoves(t *testing.T) {
 		seen.all()[ofRouter], ofRouter))
 }
 
-// entrance is the namespace of the routers, and their Service.
+// entrance returns the routers' Kubernetes namespace and the routers' Service.
 func entrance() []object {
 	return []object{
 		{"apiVersion": "v1", "kind": "Namespace", "metadata": meta(routing)},
@@ -107,7 +107,7 @@ func (e *egressing) moveRouter(t *testing.T, clients []*partnerCaller) {
 	for _, c := range clients {
 		before := c.answers()
 		await(t, func() error {
-			if c.answers() < before+2 { // the first may have been on its way
+			if c.answers() < before+2 { // the first answer may be from before the move
 				return fmt.Errorf("the client on %s has no answer: %v", c.node, c.last())
 			}
 			return nil
@@ -115,7 +115,7 @@ func (e *egressing) moveRouter(t *testing.T, clients []*partnerCaller) {
 	}
 }
 
-// A callLog counts the calls of each address to a host.
+// A callLog counts the calls to a host, by source address.
 type callLog struct {
 	mu   sync.Mutex
 	from map[netip.Addr]int
@@ -134,19 +134,21 @@ func (l *callLog) all() map[netip.Addr]int {
 	return maps.Clone(l.from)
 }
 
-// A partnerCaller is a pod that always calls the partner, each time by a new connection, for at most a second.
+// A partnerCaller is a pod that calls the partner again and again. Each call uses a new connection, and takes at most a
+// second.
 type partnerCaller struct {
 	node string
-	end  func() // and wait until the last call has ended
+	end  func() // end also waits until the last call has ended
 
 	mu               sync.Mutex
 	answered, failed int
-	since            time.Time // the last answer
+	since            time.Time // the time of the last answer
 	longest          time.Duration
 	err              error // of the last call
 }
 
-// calling starts a partnerCaller on a node, at most until the end of the test, and waits for its first answer.
+// calling starts a partnerCaller on a node, and waits for its first answer. The partnerCaller stops at the end of the
+// test, if not before.
 func (e *egressing) calling(t *testing.T, n *cluster.Node) *partnerCaller {
 	t.Helper()
 	p := podOn("client-"+n.Name, n.Name, server())

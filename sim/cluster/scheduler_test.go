@@ -25,15 +25,16 @@ const (
 	addresses = "../../packaging/kubernetes/addresses.yaml" // the policy
 )
 
-// cooling is how long an address cools here. cycle is how often the nodes advertise, on a real node once a minute.
+// cooling is how long an address cools on the nodes of this test. cycle is the time between two runs of cni-tool
+// advertise on a node. On a real node, this time is a minute.
 const (
 	cooling = 10 * time.Second
 	cycle   = 5 * time.Second
 )
 
-// scheduler starts pods on two nodes: few has 3 addresses, many has 40, and EC2 has no more. Both kubelets take 110
-// pods. Without the resource, the scheduler places half of the pods on few, where most of them wait. With the resource,
-// no ADD fails.
+// scheduler starts pods on two nodes: few has 3 addresses, many has 40, and EC2 has no more for them. Each kubelet
+// accepts 110 pods. Without the resource "addresses" of the nodes, the scheduler places half of the pods on few, where
+// most of them wait. With the resource, no ADD may fail.
 func (w *world) scheduler(t *testing.T) {
 	few, many := w.sized(t, "few", "t9.three"), w.sized(t, "many", "t9.forty")
 	without := w.play(t, "without", func(n int) round {
@@ -55,7 +56,7 @@ func (w *world) scheduler(t *testing.T) {
 	w.asks(t)
 	with := w.play(t, "with", func(n int) round {
 		r := w.placed(t, fmt.Sprint("with-", n))
-		for _, node := range []*cluster.Node{few, many} { // as its timer would, before the next pods come
+		for _, node := range []*cluster.Node{few, many} { // as the timer does before the next pods
 			await(t, func() error { return advertise(t.Context(), node) })
 		}
 		return r
@@ -80,13 +81,15 @@ func (w *world) sized(t *testing.T, name, instanceType string) *cluster.Node {
 	return n
 }
 
-// advertise runs cni-tool advertise on a node, without the name of the node or a kubeconfig.
+// advertise runs cni-tool advertise on a node. Without flags, the command finds the name of the node and the kubeconfig
+// itself.
 func advertise(ctx context.Context, n *cluster.Node, flags ...string) error {
 	_, err := n.Run(ctx, tool, append([]string{"advertise", fmt.Sprint("--window=", cooling)}, flags...)...)
 	return err
 }
 
-// advertising makes the nodes advertise until the end of the test. It checks that a node cannot advertise for another.
+// advertising makes the nodes advertise their addresses until the end of the test. It also checks that a node cannot
+// advertise for another node.
 func (w *world) advertising(t *testing.T, nodes ...*cluster.Node) {
 	t.Helper()
 	if err := advertise(t.Context(), nodes[0], "--node-name="+nodes[1].Name); err == nil ||
@@ -125,7 +128,7 @@ func (w *world) advertising(t *testing.T, nodes ...*cluster.Node) {
 	})
 }
 
-// asks waits until pods ask for the resource, and checks that pods on the host network do not.
+// asks waits until new pods ask for the resource. It also checks that pods on the host network do not ask for it.
 func (w *world) asks(t *testing.T) {
 	t.Helper()
 	asked := func(name string, spec object) string {
@@ -157,12 +160,12 @@ func pausing() object {
 	return podSpec(object{"name": "pause", "image": cluster.Pause, "imagePullPolicy": "Never"})
 }
 
-// A round has the numbers of a burst's pods on each node, and of those that failed for lack of an address.
+// A round has the numbers of pods that the scheduler has placed on each node. failed counts pods without an address.
 type round struct {
 	name              string
 	few, many, failed int
 	rounds            int
-	took              time.Duration // until all run that can; of several rounds, the longest
+	took              time.Duration // until all pods with addresses run; of several rounds, the longest time
 }
 
 func (r round) String() string {
@@ -171,7 +174,7 @@ func (r round) String() string {
 		r.rounds, burst, r.name, r.few, fewest, r.many, r.failed, r.took.Seconds())
 }
 
-// play adds the results of several rounds.
+// play plays several rounds, and adds their results.
 func (w *world) play(t *testing.T, name string, play func(n int) round) round {
 	t.Helper()
 	all := round{name: name, rounds: *rounds}
@@ -184,7 +187,7 @@ func (w *world) play(t *testing.T, name string, play func(n int) round) round {
 	return all
 }
 
-// placed starts a burst of pods, waits until all pods with addresses run, and deletes them.
+// placed starts a burst of pods, waits until as many pods run as there are addresses for, and deletes all pods.
 func (w *world) placed(t *testing.T, name string) (r round) {
 	t.Helper()
 	spec := pausing()
@@ -220,7 +223,7 @@ func (w *world) placed(t *testing.T, name string) (r round) {
 	return r
 }
 
-// lacking counts the pods whose sandbox failed because the node had no address.
+// lacking counts the pods whose sandbox could not be created because the node had no address.
 func (w *world) lacking(ctx context.Context, name string) (int, error) {
 	out, err := w.Kubectl(ctx, "get", "events", "--field-selector=reason=FailedCreatePodSandBox", "-o", "json")
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// podsOnBothNodes checks a Deployment with probes: its pods are on both nodes, and have addresses of the VPC, which
-// they see.
+// podsOnBothNodes checks a Deployment. Its pods are on both nodes, have addresses of the VPC, and call each other. Each
+// called pod must see the caller's own address.
 func (w *world) podsOnBothNodes(t *testing.T) {
 	w.apply(t, deployment("web", 4, server()))
 	pods := w.ready(t, "web", 4)
@@ -42,10 +42,10 @@ func onNode(pods []pod, node string) (on []pod) {
 	return on
 }
 
-// sees checks that a pod's call is answered, and that the other end sees this address.
+// sees checks that a call by a pod gets an answer, and that the other end sees the source address want.
 func (w *world) sees(t *testing.T, from pod, protocol string, to netip.AddrPort, want netip.Addr) {
 	t.Helper()
-	await(t, func() error { // until kube-proxy has the endpoints
+	await(t, func() error { // repeat until kube-proxy has the endpoints
 		seen, err := w.call(from, protocol, to)
 		if err == nil && seen != want {
 			err = fmt.Errorf("%s on %s calls %s by %s, which sees %s: want %s", from.name, from.node, to,
@@ -55,7 +55,7 @@ func (w *world) sees(t *testing.T, from pod, protocol string, to netip.AddrPort,
 	})
 }
 
-// seesHost is like sees, but the caller is no pod.
+// seesHost is like sees, but the caller is a namespace that is not a pod.
 func seesHost(t *testing.T, from *nl.NS, to netip.AddrPort, want netip.Addr) {
 	t.Helper()
 	await(t, func() error {
@@ -67,7 +67,8 @@ func seesHost(t *testing.T, from *nl.NS, to netip.AddrPort, want netip.Addr) {
 	})
 }
 
-// clusterIP checks that a Service's backend sees the calling pod, by TCP and UDP, even if the two are the same pod.
+// clusterIP calls Services at their ClusterIPs, by TCP and UDP. A backend must see the caller's address. If a pod calls
+// itself through a Service, the call must get an answer.
 func (w *world) clusterIP(t *testing.T) {
 	w.apply(t, deployment("web", 2, server()), service("web", "web"), podOn("client", "node1", server()),
 		podOn("single", "node1", server()), service("single", "single"))
@@ -75,7 +76,7 @@ func (w *world) clusterIP(t *testing.T) {
 	web := w.serviceAddr(t, "web")
 	for _, from := range pods {
 		if from.name != "client" {
-			continue // a backend may be its own: hairpin
+			continue // a pod of web may call itself: see below
 		}
 		w.sees(t, from, "http", netip.AddrPortFrom(web.addr, web.http), from.addr)
 		w.sees(t, from, "udp", netip.AddrPortFrom(web.addr, web.udp), from.addr)
@@ -83,7 +84,7 @@ func (w *world) clusterIP(t *testing.T) {
 	one := w.ready(t, "single", 1)[0]
 	s := w.serviceAddr(t, "single")
 	await(t, func() error {
-		// hairpin: kube-proxy decides which address the pod sees
+		// if a pod calls itself, kube-proxy decides which address the pod sees
 		_, err := w.call(one, "http", netip.AddrPortFrom(s.addr, s.http))
 		return err
 	})
@@ -120,7 +121,8 @@ func (w *world) nodePort(t *testing.T) {
 	}
 }
 
-// localCaller is the address that a pod of node1 sees if the peer calls a Service with externalTrafficPolicy Local.
+// localCaller returns the source address that a pod of node1 sees in calls from the peer to a Service with
+// externalTrafficPolicy Local.
 func (w *world) localCaller() netip.Addr { return w.Nodes[0].Addr() } // the conflist has no keepCaller
 
 // dns checks the cluster's name server from both nodes: Services, headless Services, and the API server.

@@ -10,7 +10,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// Shapes of the first two nodes. The default is the single process with the conflist for hostPorts.
+// These are shapes of the first two nodes. By default, all plugins are one process, with the conflist for hostPorts.
 const threePlugins, bothFamilies = "three plugins", "both families"
 
 // shaped returns the options of the first two nodes. With bothFamilies, their conflist also has the keys that some
@@ -31,7 +31,7 @@ func shaped(t *testing.T) cluster.NodeOptions {
 	return cluster.NodeOptions{}
 }
 
-// chained is the conflist for hostPorts with the three plugins instead of the single process.
+// chained returns the conflist for hostPorts, with the three plugins instead of the single plugin.
 func chained(t *testing.T) []byte {
 	t.Helper()
 	var three, host object

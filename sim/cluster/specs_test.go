@@ -14,10 +14,12 @@ import (
 	"testing"
 )
 
-// networkSpecs are Kubernetes' own tests of the network. Names of conformance tests end with conformance.
+// networkSpecs is a pattern for Kubernetes' own tests of the network. The names of conformance tests end with
+// conformance.
 const networkSpecs, conformance = `\[sig-network\]`, `.*\[Conformance\]`
 
-// elsewhere are the networkSpecs that do not run, and why. Some of them run with another shape of the first two nodes.
+// elsewhere has the networkSpecs that do not run with the default shape of the first two nodes. shape is another shape
+// with which they run, if there is one.
 var elsewhere = []struct{ names, why, shape string }{
 	{`Netpol|NetworkPolicy|Network Policy`, "a scenario of its own", ""},
 	{`\[Feature:IPv6DualStack\]`, "they need two nodes with both families", bothFamilies},
@@ -47,12 +49,12 @@ func (w *world) network(t *testing.T) {
 		}
 	}
 	focus := networkSpecs
-	if here != nil { // all others run in the other shapes
+	if here != nil { // all other specs run with the default shape
 		focus += ".*(" + strings.Join(here, "|") + ")"
 	}
 	ran := w.e2e(t, append(choice, "--ginkgo.focus="+cmp.Or(*specs, focus))...)
 	w.figures = append(w.figures, "Kubernetes' tests of the network: "+outcome(ran))
-	if *specs == "" && here == nil { // else an operator has chosen
+	if *specs == "" && here == nil { // otherwise, a flag has chosen the specs
 		w.explain(t, ran["left"])
 	}
 }
@@ -69,7 +71,7 @@ func outcome(ran map[string][]string) string {
 		passed+len(ran["failed"]), conform, len(ran["skipped"]))
 }
 
-// explain counts the specs that have not run, by reason. A spec without a reason is an error.
+// explain counts the specs that have not run, by the reasons in elsewhere. A spec without a reason is an error.
 func (w *world) explain(t *testing.T, left []string) {
 	t.Helper()
 	count := map[string]int{}
@@ -98,8 +100,8 @@ func (w *world) e2e(t *testing.T, choice ...string) map[string][]string {
 		"--kubeconfig=" + w.Kubeconfig(), "--provider=skeleton",
 		"--num-nodes=2", "--allowed-not-ready-nodes=0", "--node-os-distro=debian", "--clean-start=false",
 		"--report-dir=" + dir, "--ginkgo.no-color", "--ginkgo.timeout=3h", "--ginkgo.json-report=" + report,
-		"--ginkgo.poll-progress-after=10m", // what hangs says where
-		"--ginkgo.flake-attempts=3",        // a probe waits one second: a busy machine may need more
+		"--ginkgo.poll-progress-after=10m", // a spec that hangs reports where it is
+		"--ginkgo.flake-attempts=3",        // a probe waits one second, and a busy machine may need more time
 	}, choice...)...)
 	output, err := os.OpenFile(filepath.Join(w.logs, "e2e.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	check(t, err)
@@ -143,7 +145,7 @@ func readReport(t *testing.T, file string, failure error) map[string][]string {
 		case s.LeafNodeType == "It":
 			t.Logf("%4.0f s, try %d  %s", s.RunTime/1e9, s.NumAttempts, name)
 		default:
-			continue // what ginkgo does before and after
+			continue // setup and cleanup of ginkgo
 		}
 		ran[s.State] = append(ran[s.State], name)
 	}

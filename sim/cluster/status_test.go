@@ -32,7 +32,7 @@ func (w *world) statusWhileLocked(t *testing.T) {
 	w.staysReady(t, "node1", func() {
 		unlock := lock(t, w.Nodes[0].File(state))
 		w.apply(t, podOn("waits", "node1", server()))
-		time.Sleep(20 * time.Second) // the runtime asks for STATUS every five seconds
+		time.Sleep(20 * time.Second) // kubelet asks the runtime for its status every five seconds
 		if pods, err := w.pods(t.Context(), "waits"); err != nil || len(pods) > 0 {
 			t.Errorf("a pod became ready without the registry: %v %v", pods, err)
 		}
@@ -53,8 +53,8 @@ func lock(t *testing.T, dir string) (unlock func()) {
 	return func() { check(t, f.Close()) }
 }
 
-// statusOfBrokenNode checks that a node without one of our programs is not Ready, for a reason that names the program.
-// This also shows that the runtime asks for STATUS.
+// statusOfBrokenNode checks a node that lacks one of our programs. The node must not be Ready, and the reason must name
+// the program. This also shows that the runtime calls STATUS.
 func (w *world) statusOfBrokenNode(t *testing.T) {
 	const program = "/opt/cni/bin/cni-ipvlan-vpc-k8s-grow"
 	n := w.Nodes[0]
@@ -85,7 +85,7 @@ func (w *world) statusUnderLoad(t *testing.T) {
 	})
 }
 
-// staysReady checks that a node is Ready while during runs, and that its condition has not changed.
+// staysReady runs the function during. All the time, the node must be Ready, and the condition must not change.
 func (w *world) staysReady(t *testing.T, node string, during func()) {
 	t.Helper()
 	began, err := w.readiness(t.Context(), node)
@@ -114,7 +114,7 @@ func (w *world) staysReady(t *testing.T, node string, during func()) {
 	}
 }
 
-// watch returns all conditions of a node until the context ends.
+// watch returns all values of readiness that a node has had until the context ends.
 func (w *world) watch(ctx context.Context, node string) map[string]bool {
 	seen := map[string]bool{}
 	for ctx.Err() == nil {
@@ -135,7 +135,7 @@ func (w *world) readiness(ctx context.Context, node string) (string, error) {
 		`jsonpath={range .status.conditions[?(@.type=="Ready")]}{.status} {.lastTransitionTime} {.message}{end}`)
 }
 
-// untilReported waits until a kubelet reports its node once more.
+// untilReported waits until kubelet has renewed the node's Lease once more.
 func (w *world) untilReported(t *testing.T, node string) {
 	t.Helper()
 	first := ""
@@ -143,7 +143,7 @@ func (w *world) untilReported(t *testing.T, node string) {
 		last, err := w.Kubectl(t.Context(), "get", "lease", "--namespace=kube-node-lease", node, "-o",
 			"jsonpath={.spec.renewTime}")
 		if err != nil {
-			return err // a new node has none yet
+			return err // a new node has no Lease yet
 		}
 		if first = cmp.Or(first, last); last == first {
 			return fmt.Errorf("no heartbeat of %s since %s", node, last)
@@ -164,6 +164,6 @@ func spin(t *testing.T, m *machine.Machine) (stop func()) {
 	return func() {
 		_, err := m.Run(context.Background(), "kill", "-9", strings.TrimSpace(pid))
 		check(t, err)
-		c.Wait() // it was killed
+		c.Wait() // Wait returns an error, because the process was killed
 	}
 }

@@ -27,7 +27,7 @@ var (
 	lineEnd        = regexp.MustCompile(`(?m) +$`)
 )
 
-// varying has the texts that differ each time, and their replacements.
+// varying has patterns for the texts that differ between two runs, and the words that replace these texts.
 var varying = []struct {
 	pattern *regexp.Regexp
 	word    string
@@ -51,8 +51,8 @@ func sameEachTime(s string) string {
 	return s
 }
 
-// transcript types the commands of the transcript of make cluster, and compares the output. With UPDATE=1 it writes the
-// output into the file.
+// transcript runs the commands in the documented transcript of make cluster, and compares the output with the
+// transcript. With UPDATE=1, it writes the output into the file instead.
 func (w *world) transcript(t *testing.T) {
 	text, err := os.ReadFile(playground)
 	check(t, err)
@@ -76,7 +76,7 @@ func (w *world) transcript(t *testing.T) {
 	}
 }
 
-// shell is what a person sees who types a script into the shell of make cluster.
+// shell runs a script in the shell of make cluster, and returns the text that a terminal would show.
 func (w *world) shell(t *testing.T, script string) string {
 	t.Helper()
 	s, err := w.NewShell()
@@ -87,7 +87,7 @@ func (w *world) shell(t *testing.T, script string) string {
 	bash.Stdin = strings.NewReader(script)
 	var out bytes.Buffer
 	bash.Stdout, bash.Stderr = &out, &out
-	err = bash.Run() // it is the status of the last command, which may be one that shows a fault
+	err = bash.Run() // the error is about the last command, which may be one that reports a fault
 	shown := noTerminal.ReplaceAllString(out.String(), "")
 	end := strings.LastIndex(shown, prompt)
 	if end < 0 {

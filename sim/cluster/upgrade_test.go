@@ -16,8 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// upgrade checks the change from the original's conflist to the one plugin, as the documentation describes it. Running
-// pods lose no call. The one plugin makes new pods, and deletes the old ones without leftovers.
+// upgrade changes a node from the conflist of the original plugin to the conflist of our single plugin, as documented.
+// Running pods must lose no call. The single plugin makes new pods, and deletes the old pods without leftovers.
 func (w *world) upgrade(t *testing.T) {
 	n := w.join(t, "upgrades", cluster.NodeOptions{Conflist: edited(t, "original", object{"routeToVpcPeers": true})})
 	clean := findings(t, n)
@@ -53,7 +53,7 @@ func (w *world) upgrade(t *testing.T) {
 	w.endsClean(t, n, clean)
 }
 
-// endsClean collects on a node whose pods have ended. Nothing is left of them, and the doctor finds nothing new.
+// endsClean runs a collection on a node whose pods have ended. No leases may be left, and doctor may find nothing new.
 func (w *world) endsClean(t *testing.T, n *cluster.Node, before []string) {
 	t.Helper()
 	w.collected(t, n, nil)
@@ -66,7 +66,7 @@ func (w *world) endsClean(t *testing.T, n *cluster.Node, before []string) {
 
 func virtualUDP(s serviceAddr) netip.AddrPort { return netip.AddrPortFrom(s.addr, s.udp) }
 
-// calls makes calls, one after the other, until the caller calls stop.
+// calls calls the functions one after the other, again and again, until stop is called. stop returns the errors, too.
 func calls(all ...func() error) (stop func() (made int, lost []error)) {
 	end, ended := make(chan struct{}), make(chan struct{})
 	var made int
@@ -94,8 +94,8 @@ func calls(all ...func() error) (stop func() (made int, lost []error)) {
 	}
 }
 
-// podsByOne starts pods until the one plugin has made one. The runtime reads the new conflist a moment after the
-// rename.
+// podsByOne starts pods until the single plugin has made one of them. The runtime reads the new conflist a moment after
+// the rename.
 func (w *world) podsByOne(t *testing.T, n *cluster.Node) (names []string) {
 	t.Helper()
 	for {
@@ -109,7 +109,7 @@ func (w *world) podsByOne(t *testing.T, n *cluster.Node) (names []string) {
 	}
 }
 
-// configOf returns the network configuration with which the runtime has added a pod. libcni keeps it in a file.
+// configOf returns the network configuration with which the runtime has added a pod. libcni stores it in a file.
 func configOf(t *testing.T, n *cluster.Node, pod string) string {
 	t.Helper()
 	kept, err := filepath.Glob(n.File("/var/lib/cni/results/*"))

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// userNamespaces runs the conformance tests of the network with pods that have user namespaces of their own. It also
-// attacks the node and the neighbours from such a pod.
+// userNamespaces runs the conformance tests of the network while each pod has a user namespace of its own. It also
+// attacks the node and a neighbour from such a pod.
 func (w *world) userNamespaces(t *testing.T) {
 	w.allInUserNamespaces(t)
 	w.attack(t)
@@ -21,8 +21,8 @@ func (w *world) userNamespaces(t *testing.T) {
 		len(ran["passed"]), len(ran["passed"])+len(ran["failed"])))
 }
 
-// allInUserNamespaces gives each new pod its own user namespace, until the end of the test. Kubernetes does not allow
-// it for pods that share a namespace of the node.
+// allInUserNamespaces gives each new pod its own user namespace, until the end of the test. It leaves out pods that
+// share a namespace of the node, for which Kubernetes does not allow this.
 func (w *world) allInUserNamespaces(t *testing.T) {
 	t.Helper()
 	name := object{"name": "user-namespaces"}
@@ -50,9 +50,9 @@ func (w *world) allInUserNamespaces(t *testing.T) {
 	})
 }
 
-// attacks are shell commands in a pod, which must fail. $neighbour is the address of another pod of the same ENI, $node
-// that of the node, $gateway that of the subnet, and $host that of a server in the VPC. TestAdversaryWays tries packets
-// that no program of a shell can send.
+// attacks has shell commands, which must fail in a pod. $neighbour is the address of another pod of the same ENI. $node
+// is the address of the node, and $gateway the address of the subnet's router. $host is a server in the peered VPC.
+// TestAdversaryWays tries packets that no program of a shell can send.
 var attacks = []struct{ name, command string }{
 	{"change the mode of all links of the ENI", "ip link set eth0 type ipvlan mode l3"},
 	{"separate the links of the ENI", "ip link set eth0 type ipvlan private"},
@@ -91,8 +91,8 @@ var attacks = []struct{ name, command string }{
 	{"call the container runtime", "$curl --unix-socket /run/containerd/containerd.sock http://containerd"},
 }
 
-// attack makes a pod with its own user namespace try all attacks, as root with all capabilities. Afterwards its node
-// and its neighbour must be as before.
+// attack makes a pod with its own user namespace try all attacks, as root with all capabilities. After each attack, the
+// neighbour must still get an answer from the attacker.
 func (w *world) attack(t *testing.T) {
 	t.Helper()
 	spec := server()
@@ -125,7 +125,7 @@ func (w *world) attack(t *testing.T) {
 		"%d of %d attacks have succeeded", succeeded, len(attacks)))
 }
 
-// succeeds tries an attack, and undoes its changes in the pod.
+// succeeds tries an attack, and reports whether the command has succeeded. Then it undoes changes of the pod.
 func (w *world) succeeds(t *testing.T, p pod, command string) bool {
 	t.Helper()
 	out, failure := w.sh(p, command+" 2>&1")

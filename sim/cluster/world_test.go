@@ -15,26 +15,26 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// A world is a cluster, and the data of the scenarios.
+// A world is a cluster, with the data of the scenarios.
 type world struct {
 	*cluster.Cluster
-	logs    string                // directory
-	before  map[string]*nodeState // after the start, by node
+	logs    string                // the directory of the logs
+	before  map[string]*nodeState // the nodes' states after the start, by node
 	table   table
-	figures []string // what is printed at the end
-	spoofed int      // packets that attackers have sent, and EC2 has dropped
+	figures []string // lines to print at the end
+	spoofed int      // the attackers' packets that EC2 has dropped because of their source address
 }
 
 type object = map[string]any
 
-// A pod is a pod that runs.
+// A pod is a Kubernetes pod that is ready.
 type pod struct {
 	name, node string
 	addr       netip.Addr
 	addrs      []netip.Addr // of all families
 }
 
-// patience is how long scenarios wait for the cluster. A busy machine takes several times as long as an idle one.
+// patience is how long a scenario waits for the cluster. A busy machine takes several times as long as an idle machine.
 const patience = 15 * time.Minute
 
 func check(t *testing.T, err error) {
@@ -44,7 +44,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// await repeats try until it succeeds, or ends the test after patience.
+// await repeats try until it succeeds. After patience, await ends the test.
 func await(t *testing.T, try func() error) {
 	t.Helper()
 	check(t, cluster.Await(t.Context(), patience, try))
@@ -89,7 +89,7 @@ func container(args ...string) object {
 	}
 }
 
-// podSpec is a pod with a container, which ends quickly.
+// podSpec returns the spec of a pod with one container. After its deletion, the pod has one second to end.
 func podSpec(c object) object {
 	return object{"containers": []object{c}, "terminationGracePeriodSeconds": 1}
 }
@@ -102,7 +102,7 @@ func podOn(name, node string, spec object) object {
 		"spec": spec}
 }
 
-// deployment is a Deployment whose pods are spread over the nodes.
+// deployment returns a Deployment whose pods are spread over the nodes.
 func deployment(name string, replicas int, spec object) object {
 	spec["topologySpreadConstraints"] = []object{{
 		"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
@@ -117,7 +117,8 @@ func deployment(name string, replicas int, spec object) object {
 	}
 }
 
-// service is a Service of an app's pods: port 80, and UDP port 81, for netexec. fields are pairs of key and value.
+// service returns a Service of an app's pods. Its TCP port 80 and its UDP port 81 lead to netexec. fields has pairs of
+// a key of the Service's spec and a value.
 func service(name, app string, fields ...any) object {
 	spec := object{
 		"selector": labels(app),
@@ -134,9 +135,9 @@ func service(name, app string, fields ...any) object {
 
 // A serviceAddr has the addresses of a Service.
 type serviceAddr struct {
-	addr              netip.Addr // the cluster's
-	http, udp         uint16     // ports there
-	nodeHTTP, nodeUDP uint16     // ports of each node
+	addr              netip.Addr // the ClusterIP
+	http, udp         uint16     // the ports at the ClusterIP
+	nodeHTTP, nodeUDP uint16     // the NodePorts
 }
 
 func (w *world) serviceAddr(t *testing.T, name string) serviceAddr {
@@ -150,7 +151,7 @@ func (w *world) serviceAddr(t *testing.T, name string) serviceAddr {
 	w.read(t, &s, "service", name)
 	a := serviceAddr{http: s.Spec.Ports[0].Port, udp: s.Spec.Ports[1].Port, nodeHTTP: s.Spec.Ports[0].NodePort,
 		nodeUDP: s.Spec.Ports[1].NodePort}
-	a.addr, _ = netip.ParseAddr(s.Spec.ClusterIP) // a headless Service has None
+	a.addr, _ = netip.ParseAddr(s.Spec.ClusterIP) // not for a headless Service, whose ClusterIP is None
 	return a
 }
 

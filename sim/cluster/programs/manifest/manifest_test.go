@@ -30,8 +30,8 @@ import (
 // root is the repository's root.
 const root = "../../../.."
 
-// TestEgress decodes the output of cni-tool egress --manifest, as an API server that refuses unknown and double fields.
-// It also sets the defaults, and validates the objects.
+// TestEgress decodes the output of cni-tool egress --manifest. Like a strict API server, it refuses unknown and double
+// fields. It also sets the defaults, and validates the objects.
 func TestEgress(t *testing.T) {
 	added := []string{"--manifest", "dual", "--gateways", "fd00:20::78,172.20.0.78", "--destinations", "198.51.100.0/24",
 		"--namespaces", "shop", "--clients", "2600:1f18::/56"}
@@ -64,7 +64,7 @@ func TestEgress(t *testing.T) {
 	}
 }
 
-// printed is the output of the tool, which make builds first.
+// printed returns the output of the tool, which make builds before the test.
 func printed(t *testing.T, args []string) []byte {
 	t.Helper()
 	c := exec.Command(root+"/bin/cni-ipvlan-vpc-k8s-tool", append([]string{"egress", "--config",
@@ -84,7 +84,7 @@ func decode(text []byte) (runtime.Object, error) {
 	return runtime.Decode(strict, text)
 }
 
-// valid returns the kind of an object, which must have no mistake.
+// valid checks that an object has no mistake, and returns its kind.
 func valid(t *testing.T, text []byte) string {
 	t.Helper()
 	o, err := decode(text)
