@@ -19,8 +19,8 @@ import (
 const before = "../../.cache/before"
 
 // twoReleases exchanges the programs of a node with pods. It begins with the release before, and installs the programs
-// of now, the release before, and the programs of now. Each time, the new programs delete a pod that the other programs
-// have made, run a collection, and find nothing to repair. Running pods must lose no call.
+// of now, the release before, and the programs of now. Each time, the installed programs delete a pod that the other
+// programs have made, run a collection, and find nothing to repair. Running pods must lose no call.
 func (w *world) twoReleases(t *testing.T) {
 	commit, err := os.ReadFile(before + "/commit")
 	check(t, err)

@@ -173,8 +173,8 @@ func imagesOfBats() map[string]image {
 }
 
 // asBridge is the program that CRI-O's tests call as the plugin bridge. It calls our plugin with an equivalent
-// configuration: the pool has the subnet of host-local. Then it writes a file for each lease where the tests look for
-// host-local's leases.
+// configuration: the pool has the subnet of host-local. Then it creates an empty file for each lease, in the directory
+// where the tests look for host-local's leases.
 const asBridge = `#!/bin/sh
 export CNI_PATH=%[1]s:$CNI_PATH
 conf=$(cat)
