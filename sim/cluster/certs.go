@@ -31,10 +31,11 @@ type certificates struct {
 func (c certificates) file(name string) string { return filepath.Join(c.dir, name) }
 func (c certificates) kubeconfig() string      { return c.file("kubeconfig") }
 
-// newCertificates writes the files that a cluster needs (kubernetes.io, "PKI certificates and requirements"): a CA, the
-// API server's certificate, the administrator's certificate and kubeconfig, and the keys for service account tokens.
-// The API server's certificate is valid for two addresses: server is the address of the API server, and service is the
-// ClusterIP of the API server's Service. All programs of the cluster call the API server as administrators.
+// newCertificates writes the files that a cluster needs (kubernetes.io, "PKI certificates and requirements"). These are a
+// CA, the API server's certificate, the administrator's certificate and kubeconfig, and the keys for service account
+// tokens. The API server's certificate is valid for the argument server, which is the address of the API server. It is
+// also valid for the argument service, which is the ClusterIP of the API server's Service, and for 127.0.0.1. All
+// programs of the cluster call the API server as administrators.
 func newCertificates(dir string, server, service netip.Addr) (certificates, error) {
 	c := certificates{dir: dir, server: server}
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -23,9 +23,9 @@ var (
 	ofNearby   = netip.MustParseAddr("100.64.9.20") // near uses this address and the next addresses
 )
 
-// follows checks that the address of a StatefulSet's pod moves with the pod, after the deletion of the pod, a drain of
-// its node, and the death of its node. It measures how soon the address answers after the DEL of the old pod. EC2 has
-// real delays, and the installed units run.
+// follows checks that the address of a StatefulSet's pod moves with the pod to another node. The pod moves after its
+// deletion, a drain of its node, and the death of its node. follows measures how soon the address answers after the DEL
+// of the old pod. EC2 has real delays, and the installed units run.
 func (w *world) follows(t *testing.T) {
 	t.Cleanup(w.Fabric.EC2.DelayAsEC2())
 	conflist := edited(t, "10-cni-ipvlan-vpc-k8s", choosing("default"))
