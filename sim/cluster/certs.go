@@ -31,8 +31,8 @@ type certificates struct {
 func (c certificates) file(name string) string { return filepath.Join(c.dir, name) }
 func (c certificates) kubeconfig() string      { return c.file("kubeconfig") }
 
-// newCertificates writes the files that a cluster needs (kubernetes.io, "PKI certificates and requirements"). These are a
-// CA, the API server's certificate, the administrator's certificate and kubeconfig, and the keys for service account
+// newCertificates writes the files that a cluster needs (kubernetes.io, "PKI certificates and requirements"). These are
+// a CA, the API server's certificate, the administrator's certificate and kubeconfig, and the keys for service account
 // tokens. The API server's certificate is valid for the argument server, which is the address of the API server. It is
 // also valid for the argument service, which is the ClusterIP of the API server's Service, and for 127.0.0.1. All
 // programs of the cluster call the API server as administrators.

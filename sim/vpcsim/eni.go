@@ -180,8 +180,8 @@ const (
 
 // dhcpWiring returns the addresses and routes that a boot ENI gets for each of its families. For IPv4, the DHCP server
 // of a VPC gives the ENI its primary address, and a default route through the VPC's router. The router has the first
-// address after the subnet's network address (VPC user guide: "Subnet CIDR blocks"). For IPv6, the DHCP server gives the
-// ENI only its address. The routes for IPv6 are those that systemd-networkd adds for the router's advertisements.
+// address after the subnet's network address (VPC user guide: "Subnet CIDR blocks"). For IPv6, the DHCP server gives
+// the ENI only its address. The routes for IPv6 are those that systemd-networkd adds for the router's advertisements.
 func dhcpWiring(e ec2sim.ENI, n *nl.NS) nl.Wiring {
 	var w nl.Wiring
 	add := func(o nl.Object) { w = append(w, nl.Step{NS: n, Object: o}) }
