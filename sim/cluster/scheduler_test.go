@@ -160,8 +160,8 @@ func pausing() object {
 	return podSpec(object{"name": "pause", "image": cluster.Pause, "imagePullPolicy": "Never"})
 }
 
-// A round has the numbers of pods that the scheduler has placed on each node. failed is the number of pods whose sandbox
-// could not be created, because the node had no address.
+// A round has the numbers of pods that the scheduler has placed on each node. failed is the number of pods whose
+// sandbox could not be created, because the node had no address.
 type round struct {
 	name              string
 	few, many, failed int
