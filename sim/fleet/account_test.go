@@ -9,17 +9,17 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// An account is EC2 for the models of other plugins. It has only token buckets.
+// An account simulates EC2 for the models of other plugins. It has only EC2's token buckets.
 type account struct {
 	*ledger
 	mu     sync.Mutex
 	tokens ec2sim.Tokens
-	closed bool // EC2 refuses all
+	closed bool // if true, EC2 refuses all calls
 }
 
 func newAccount() *account { return &account{ledger: newLedger()} }
 
-// call makes a call of the node, and reports whether EC2 has carried it out.
+// call makes a call for the node that has the place at, and reports whether EC2 has carried out the call.
 func (a *account) call(at *place, action string) bool {
 	at.sleep(refusalLatency / 2)
 	a.mu.Lock()

@@ -28,15 +28,16 @@ var writeCold = flag.String("cold", "", "for TestCold: `directory` of cold.txt a
 type cold struct {
 	name  string
 	way   way
-	had   int           // pods that the node has before; their ADDs leave no address free
-	pods  int           // whose ADDs come together
-	ec2   func(*region) // what differs in EC2
-	drawn bool          // the picture has its calls
-	calls int           // of EC2, at most
-	most  float64       // the ratio, at most
+	had   int           // number of pods that the node has before; their ADDs leave no free address
+	pods  int           // number of pods whose ADDs run at the same time
+	ec2   func(*region) // makes EC2 behave differently in this case; may be nil
+	drawn bool          // if true, docs/cold.svg shows the calls of this case
+	calls int           // maximum number of calls to EC2
+	most  float64       // maximum of coldRun.ratio
 }
 
-// shipped is the policy of the shipped configuration, with routes to the peers of the VPC.
+// shipped returns the way with the policy of the shipped configuration, with routes to the VPC's peers, and with a
+// change.
 func shipped(change func(*lease.Policy)) way {
 	return way{policy: with(func(p *lease.Policy) { p.Peers = true; change(p) })}
 }
@@ -46,10 +47,11 @@ func prefixes(p *lease.Policy) { p.Prefixes = true }
 
 func (w way) on(instance string) way { w.instance = instance; return w }
 
-// goal is the ratio of an ADD's wait to the calls that must follow each other.
+// goal is the maximum of coldRun.ratio in most cases.
 const goal = 1.05
 
-// colds are the cases. Two ENIs exceed the goal, because a node makes one ENI after the other (see docs/speed.md).
+// colds are the cases. The case with two new ENIs exceeds the goal, because a node creates its ENIs one after the other
+// (see docs/speed.md).
 var colds = []cold{
 	{name: "addresses on an ENI with room", way: shipped(single), had: 1, pods: 1, drawn: true, calls: 1, most: goal},
 	{name: "a prefix on an ENI with room", way: shipped(prefixes), had: 17, pods: 1, calls: 1, most: goal},
@@ -62,7 +64,7 @@ var colds = []cold{
 		most: 1.2},
 }
 
-// A span is a call of EC2 from its start to its answer. Times count from the start of the ADDs.
+// A span is one call to EC2, from the request to the answer. The times count from the start of the ADDs.
 type span struct {
 	action       string
 	begins, ends time.Duration
@@ -70,24 +72,26 @@ type span struct {
 
 func (s span) took() time.Duration { return s.ends - s.begins }
 
-// onPath reports whether the calls of an action must follow each other.
+// onPath reports whether this call and the other calls that change EC2 must follow each other.
 func (s span) onPath() bool {
 	return slices.Contains([]string{"AssignPrivateIpAddresses", "CreateNetworkInterface", "AttachNetworkInterface"},
 		s.action)
 }
 
-// prepares reports whether the first new ENI needs the answer. These questions are independent of each other.
+// prepares reports whether the node needs the answer of this call before it creates its first ENI. These calls do not
+// wait for each other.
 func (s span) prepares() bool {
 	return slices.Contains([]string{"DescribeInstanceTypes", "DescribeNetworkInterfaces", "DescribeSubnets"}, s.action)
 }
 
 // A coldRun is the outcome of a case.
 type coldRun struct {
-	spans  []span        // in order
-	leased time.Duration // when the last ADD had its address
+	spans  []span        // in the order of their start
+	leased time.Duration // time until the last ADD has its address
 }
 
-// path is the time of the calls that must follow each other, and of the longest question before the first of them.
+// path returns the sum of two times: the time of all calls that must follow each other, and the time of the longest
+// preparing call before these calls.
 func (r coldRun) path() (sum time.Duration) {
 	asked := time.Duration(0)
 	for _, s := range r.spans {
@@ -103,7 +107,7 @@ func (r coldRun) path() (sum time.Duration) {
 
 func (r coldRun) ratio() float64 { return float64(r.leased) / float64(r.path()) }
 
-// play plays the case with random latencies from the seed.
+// play runs the case. The latencies are random; seed is the seed of the random numbers.
 func (c cold) play(outside *testing.T, seed uint64) (run coldRun) {
 	dir := simtest.Memory(outside)
 	synctest.Test(outside, func(t *testing.T) {
@@ -121,7 +125,7 @@ func (c cold) play(outside *testing.T, seed uint64) (run coldRun) {
 				t.Fatal(err)
 			}
 		}
-		const rest = 3 * time.Minute // what the node has asked before is too old
+		const rest = 3 * time.Minute // after this time, the node does not use its earlier answers from EC2
 		time.Sleep(rest)
 		if c.ec2 != nil {
 			c.ec2(r)
@@ -134,7 +138,7 @@ func (c cold) play(outside *testing.T, seed uint64) (run coldRun) {
 	return run
 }
 
-// burst makes the ADDs of the case.
+// burst runs the ADDs of the case at the same time, and records the calls to EC2.
 func (c cold) burst(t *testing.T, n *ours) (run coldRun) {
 	var mu sync.Mutex
 	began := time.Now()
@@ -153,7 +157,7 @@ func (c cold) burst(t *testing.T, n *ours) (run coldRun) {
 	}
 	all.Wait()
 	run.leased = time.Since(began)
-	time.Sleep(time.Minute) // until all calls are answered
+	time.Sleep(time.Minute) // until EC2 has answered all calls
 	slices.SortFunc(run.spans, func(a, b span) int {
 		return cmp.Or(cmp.Compare(a.begins.Milliseconds(), b.begins.Milliseconds()), cmp.Compare(a.ends, b.ends))
 	})
@@ -162,14 +166,16 @@ func (c cold) burst(t *testing.T, n *ours) (run coldRun) {
 
 func millis(d time.Duration) string { return fmt.Sprint(d.Round(time.Millisecond).Milliseconds()) }
 
-// row has the figures of the case: those of the first run, and the ratio of the worst one.
+// row returns the table row of the case. The figures are those of the first run. The last cell has the highest ratio of
+// all runs.
 func (c cold) row(runs []coldRun) []string {
 	worst := slices.MaxFunc(runs, func(a, b coldRun) int { return cmp.Compare(a.ratio(), b.ratio()) })
 	return []string{c.name, fmt.Sprint(len(runs[0].spans)), millis(runs[0].leased), millis(runs[0].path()),
 		fmt.Sprintf("%.2f", runs[0].ratio()), fmt.Sprintf("%.2f", worst.ratio())}
 }
 
-// rows has a row for each call of a case. A call waits for those that are answered when it begins.
+// rows returns a row for each EC2 call of a run. The cell "after" names the call whose answer came less than 1 ms
+// before this call began.
 func (c cold) rows(r coldRun) (rows [][]string) {
 	for _, s := range r.spans {
 		after, on := "", "beside"
@@ -186,7 +192,8 @@ func (c cold) rows(r coldRun) (rows [][]string) {
 	return append(rows, []string{c.name, "the last address is leased", millis(r.leased), millis(r.leased), "", ""})
 }
 
-// TestCold plays the cases, and compares them with the goal and with the documents, which make cold writes.
+// TestCold runs the cases, and checks them against their limits. It also checks that the docs have these figures. The
+// command make cold writes the figures.
 func TestCold(t *testing.T) {
 	const draws = 10
 	simtest.Credentials(t)
@@ -212,7 +219,7 @@ func TestCold(t *testing.T) {
 	published(t, fmt.Sprintf("\n%s", figures), fmt.Sprintf("%s\n%s", figures, waterfall))
 }
 
-// published compares the tables with those of the documents, or writes them.
+// published checks that the docs have the tables. If the flag -cold is set, it writes the tables instead.
 func published(t *testing.T, inSpeed, coldTxt string) {
 	t.Helper()
 	if *writeCold != "" {

@@ -6,5 +6,5 @@
 //
 // The nodes run the real code of package ipam, and take tokens from a simulation of EC2's token buckets. Other tests
 // run models of two other plugins with the same buckets, for comparison. All nodes run in one bubble of
-// testing/synctest, so a test simulates hours in minutes, and repeats exactly with the same seed.
+// testing/synctest. So a test simulates hours in minutes, and two tests with the same seed have the same result.
 package fleet

@@ -25,15 +25,16 @@ var (
 	write   = flag.String("write", "", "for TestWhole: `document` that gets the tables of all results")
 )
 
-// churn is how many pods per second a rolling replacement replaces in a fleet of 2000 nodes. The largest tier of EKS'
-// control plane can start 400. Each node replaces a pod every four seconds.
+// The constant churn is how many pods per second a rolling update replaces in a fleet of 2000 nodes (the constant of).
+// The largest tier of EKS' control plane can start 400 pods per second. At this rate, each node replaces a pod every
+// four seconds.
 const churn, of = 500, 2000
 
 func planOf(nodes int, seed uint64) plan {
 	return plan{nodes: nodes, pods: 30, seed: seed, churn: max(churn*nodes/of, 1), horizon: time.Hour, hour: time.Hour}
 }
 
-// TestWhole plays all ways with a large fleet. make fleet runs it.
+// TestWhole simulates a large fleet in each way. The command make fleet runs this test.
 func TestWhole(t *testing.T) {
 	if *nodes == 0 {
 		return
@@ -76,7 +77,7 @@ func TestWhole(t *testing.T) {
 	t.Log(text)
 }
 
-// report fails for the first leaks and errors of a result.
+// report reports the first five leaks and the first five errors of a result as failures of the test.
 func report(t *testing.T, w way, r result) {
 	t.Helper()
 	for _, b := range r.bad[:min(len(r.bad), 5)] {
@@ -84,13 +85,14 @@ func report(t *testing.T, w way, r result) {
 	}
 }
 
-// TestSmall plays the ways of the real code with so few nodes that the buckets are never empty. It checks that all pods
-// run, that no address is in use twice, that nothing leaks, and that no way makes more calls than it needs.
+// TestSmall simulates a fleet with the real code, and with so few nodes that the token buckets are never empty. It
+// checks that all pods run, that no two pods have the same address, and that nothing leaks. It also checks that no way
+// makes more calls than it needs.
 func TestSmall(t *testing.T) {
 	const n = 12
 	for _, c := range []struct {
 		way         string
-		burst, roll map[string]int // changing calls at most, of each node
+		burst, roll map[string]int // maximum number of changing calls of each node
 	}{
 		{"defaults", enis(2), with1(enis(1), "AssignPrivateIpAddresses", 2)},
 		{"prefixes", enis(1), map[string]int{"AssignPrivateIpAddresses": 1}},
@@ -135,7 +137,8 @@ func atMost(t *testing.T, what string, made, most map[string]int, nodes int) {
 	}
 }
 
-// TestRepeats plays a fleet whose nodes wait for the buckets, twice, and expects equal results.
+// TestRepeats simulates the same fleet twice, and expects equal results. The nodes of the fleet wait for the token
+// buckets.
 func TestRepeats(t *testing.T) {
 	w := ways[slices.IndexFunc(ways, func(w way) bool { return w.name == "prefixes" })]
 	p := planOf(60, 3)
@@ -151,12 +154,12 @@ func TestRepeats(t *testing.T) {
 	}
 }
 
-// TestModels compares the models of other plugins with figures that follow from their sources.
+// TestModels compares the calls of the models of other plugins with figures that follow from the plugins' source.
 func TestModels(t *testing.T) {
 	for _, c := range []struct {
 		way    string
 		action string
-		least  int // calls of each node
+		least  int // minimum number of calls of each node
 	}{{"the original", "AssignPrivateIpAddresses", 20}, {"amazon-vpc-cni-k8s", "AttachNetworkInterface", 2},
 		{"amazon-vpc-cni-k8s, prefixes", "AssignPrivateIpAddresses", 2}} {
 		w := ways[slices.IndexFunc(ways, func(w way) bool { return w.name == c.way })]
@@ -170,7 +173,8 @@ func TestModels(t *testing.T) {
 	}
 }
 
-// TestBound computes bounds by hand: 100 calls at once, and then 5 each second.
+// TestBound compares bound with values computed by hand. At once, EC2 allows 100 calls of CreateNetworkInterface and 50
+// of AttachNetworkInterface. After that, it allows 5 calls of each action per second.
 func TestBound(t *testing.T) {
 	for _, c := range []struct {
 		needs map[string]int

@@ -21,7 +21,7 @@ type host struct {
 
 	mu    sync.Mutex
 	links int
-	veths map[string]nl.Veth // by ENI
+	veths map[string]nl.Veth // the key is the ID of the ENI
 }
 
 func newHost(t testing.TB) *host {

@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// A node has pods. Its methods are processes of its plugin, and safe for concurrent use. The kubelet repeats a failed
-// ADD or DEL.
+// A node is an instance with pods. Each call of a method simulates a process of the node's plugin. The methods are safe
+// for concurrent use. The kubelet repeats a failed ADD or DEL.
 type node interface {
-	launch() error                  // the instance runs
-	boot(ctx context.Context) error // what comes before the kubelet, or with it
+	launch() error                  // starts the instance
+	boot(ctx context.Context) error // does the plugin's work before the node's first pod
 	add(ctx context.Context, pod string) error
 	del(ctx context.Context, pod string) error
-	collect(ctx context.Context) error // every five minutes
-	idle() (int, error)                // addresses that EC2 has given to the node and no pod has
+	collect(ctx context.Context) error // the function timer calls it every five to seven minutes
+	idle() (int, error)                // returns the number of addresses that the node has, and no pod has
 }
 
 // A kubelet starts and ends pods of its node.
@@ -27,16 +27,16 @@ type kubelet struct {
 	node
 	*place
 	stats *stats
-	pods  []string // that run, or begin
+	pods  []string // names of the pods that run or start
 	count int
 	seed  uint64
 }
 
-// The kubelet repeats what has failed after 10 to 15 seconds (kubernetes, pkg/kubelet/kubelet.go, backOffPeriod, and
+// The kubelet repeats a failed call after 10 to 15 seconds (kubernetes, pkg/kubelet/kubelet.go, backOffPeriod, and
 // pod_workers.go, workerBackOffPeriodJitterFactor).
 const again, againJitter = 10 * time.Second, 5 * time.Second
 
-// until repeats do until it succeeds or the phase has ended. It reports whether do has succeeded.
+// until calls do until do succeeds or ctx is done. It reports whether do has succeeded.
 func (k *kubelet) until(ctx context.Context, own *place, do func() error) bool {
 	for do() != nil {
 		k.stats.fails()
@@ -49,7 +49,7 @@ func (k *kubelet) until(ctx context.Context, own *place, do func() error) bool {
 	return true
 }
 
-// start starts a pod. It reports whether the pod runs in time.
+// start starts a pod. It reports whether the pod runs before ctx is done.
 func (k *kubelet) start(ctx context.Context, pod string, own *place) bool {
 	began := time.Now()
 	ok := k.until(ctx, own, func() error { return k.add(context.WithoutCancel(ctx), pod) })
@@ -59,13 +59,14 @@ func (k *kubelet) start(ctx context.Context, pod string, own *place) bool {
 	return ok
 }
 
-// next returns the name of a new pod, and its own random times, because several pods may act at the same nanosecond.
+// next returns the name and the place of a new pod. The place gives the pod its own random times, because several pods
+// may act at the same nanosecond.
 func (k *kubelet) next() (name string, own *place) {
 	k.count++
 	return fmt.Sprintf("n%d-p%d", k.index, k.count), newPlace(k.seed+uint64(k.count)<<32, k.index)
 }
 
-// startAll starts the node's pods within a second, concurrently.
+// startAll starts the node's pods concurrently. Each pod starts at a random time within one second.
 func (k *kubelet) startAll(ctx context.Context, pods int) {
 	var wg sync.WaitGroup
 	for range pods {
@@ -79,7 +80,7 @@ func (k *kubelet) startAll(ctx context.Context, pods int) {
 	wg.Wait()
 }
 
-// replace replaces each pod by a new one, at most one in each interval. The new pod runs before the old one ends.
+// replace replaces each pod by a new pod, and at most one pod per interval. The new pod runs before the old pod ends.
 func (k *kubelet) replace(ctx context.Context, every time.Duration) {
 	time.Sleep(k.jitter(every))
 	for i, old := range k.pods {
@@ -98,14 +99,14 @@ func (k *kubelet) replace(ctx context.Context, every time.Duration) {
 	}
 }
 
-// An experience has the waits of the pods of a phase.
+// An experience has the waiting times of the pods in a phase.
 type experience struct {
-	waits  []time.Duration // of the pods that run, sorted
-	ends   []time.Duration // when each of them ran, since the phase began, sorted
-	failed int             // ADDs and DELs that the kubelet has repeated
+	waits  []time.Duration // how long each pod waited until it ran, sorted
+	ends   []time.Duration // time from the start of the phase until each pod ran, sorted
+	failed int             // number of failed ADDs and DELs; the kubelet repeats them
 }
 
-// A stats collects the experience of all nodes.
+// A stats collects the experience of the pods of all nodes.
 type stats struct {
 	mu    sync.Mutex
 	began time.Time

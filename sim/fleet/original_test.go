@@ -9,16 +9,17 @@ import (
 	"time"
 )
 
-// An original models a node of the plugin that this project succeeds, by its source (aws/allocate.go, aws/interface.go,
-// lib/lock.go, plugin/ipam/main.go). One lock covers an ADD or DEL, each write gets one address, and only the SDK backs
-// off. If EC2 refuses an address for any reason, the plugin makes an ENI.
+// An original models a node with the plugin that this project succeeds, according to its source (aws/allocate.go,
+// aws/interface.go, lib/lock.go, plugin/ipam/main.go). Each ADD or DEL holds one lock from start to end, and each call
+// to EC2 gets only one address. Only the SDK waits before it repeats a refused call. If EC2 refuses an address for any
+// reason, the plugin creates an ENI.
 type original struct {
 	*account
 	*place
 	lock  chan struct{}
-	used  []int           // addresses of each ENI for pods, with the primary one
-	free  int             // primary addresses without a pod: they cannot be unassigned
-	owner map[string]bool // pods, and whether the pod has a primary address
+	used  []int           // for each ENI that serves pods: the number of used addresses, with the primary address
+	free  int             // number of primary addresses without a pod; EC2 cannot unassign primary addresses
+	owner map[string]bool // key: a pod; value: whether its address is a primary address
 }
 
 const (
@@ -34,7 +35,8 @@ func (o *original) launch() error                 { return nil }
 func (o *original) boot(context.Context) error    { return nil }
 func (o *original) collect(context.Context) error { return nil }
 
-// idle counts the addresses without a pod. With one write per pod, these are only primary addresses.
+// idle returns the number of addresses without a pod. All of them are primary addresses, because a DEL unassigns any
+// other address.
 func (o *original) idle() (int, error) { return o.free, nil }
 
 var (
@@ -42,7 +44,7 @@ var (
 	errRefused = errors.New("EC2 refuses")
 )
 
-// locked holds the lock, for which the original asks every 100 ms, a thousand times.
+// locked calls do while it holds the lock. The original tries to lock every 100 ms, at most a thousand times.
 func (o *original) locked(do func() error) error {
 	select {
 	case o.lock <- struct{}{}:
@@ -53,8 +55,8 @@ func (o *original) locked(do func() error) error {
 	return do()
 }
 
-// try makes a call as the SDK of the original does, with three more attempts. The first wait is half a second to a
-// second, and each later wait is twice as long (aws-sdk-go v1, aws/client/default_retryer.go).
+// try makes a call with the retries of the original's SDK: at most three more attempts. The first wait takes between
+// half a second and a second. Each later wait takes twice as long (aws-sdk-go v1, aws/client/default_retryer.go).
 func (o *original) try(action string) bool {
 	for attempt := range 4 {
 		if attempt > 0 {
@@ -77,13 +79,13 @@ func (o *original) add(_ context.Context, pod string) error {
 	})
 }
 
-// assign gets a free address, one more on an ENI, or one on a new ENI.
+// assign gets a free primary address, a new address on an ENI, or the primary address of a new ENI.
 func (o *original) assign() (primary bool, _ error) {
 	if o.free > 0 {
 		o.free--
 		return true, nil
 	}
-	const metadata = time.Second // it asks the metadata service each second until the address is there
+	const metadata = time.Second // the plugin asks metadata each second until metadata shows the address
 	for i, n := range o.used {
 		if n >= originalAddrs {
 			continue

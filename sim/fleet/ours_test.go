@@ -25,23 +25,24 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// An ours is a node with the real code of package ipam. Each call of a method is a process. But no time passes in a
-// bubble while a goroutine waits in the kernel, so processes take turns for the lock "grow" without the kernel.
+// An ours is a node with the real code of package ipam. Each call of a method simulates a process. In a bubble of
+// testing/synctest, no time passes while a goroutine waits in the kernel. So processes take the lock "grow" in turns by
+// the channel turn, and not by flock(2).
 type ours struct {
 	*place
 	*region
 	way      way
 	host     *host
 	instance *ec2sim.Instance
-	dir      string        // of the registry
-	queue    chan struct{} // the lock of ADDs that ask EC2
+	dir      string        // directory of the registry
+	queue    chan struct{} // held by the ADD that asks EC2; other ADDs wait
 	turn     chan struct{} // the lock "grow"
 	owners   *owners
 
 	filling sync.Mutex
 }
 
-// An owners has the pods' addresses, and collects violations.
+// An owners records which pod has which address, and collects violations.
 type owners struct {
 	mu    sync.Mutex
 	pods  map[netip.Addr]string
@@ -53,7 +54,7 @@ func newOwners() *owners {
 	return &owners{pods: map[netip.Addr]string{}, addrs: map[string][]netip.Addr{}}
 }
 
-// gets records the answer of an ADD.
+// gets records the addresses that an ADD has returned.
 func (o *owners) gets(pod string, addrs []netip.Addr) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -66,7 +67,7 @@ func (o *owners) gets(pod string, addrs []netip.Addr) {
 	o.addrs[pod] = addrs
 }
 
-// loses records the beginning of a DEL.
+// loses records that a DEL of the pod begins.
 func (o *owners) loses(pod string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -76,7 +77,8 @@ func (o *owners) loses(pod string) {
 	delete(o.addrs, pod)
 }
 
-// launch starts the instance. EC2 attaches the ENIs of a launch template without a call.
+// launch starts the instance. If the way has a launch template with an ENI, EC2 attaches this ENI without a call of the
+// node.
 func (n *ours) launch() error {
 	i, err := n.sim.RunInstance(ec2sim.RunInstance{Type: cmp.Or(n.way.instance, instanceType), Subnet: "subnet-nodes"})
 	if err != nil {
@@ -89,7 +91,7 @@ func (n *ours) launch() error {
 	return nil
 }
 
-// attachLaunched gives the instance an ENI with prefixes.
+// attachLaunched attaches the launch template's ENI, which has prefixes, to the instance.
 func (n *ours) attachLaunched() error {
 	token := "launch-" + n.instance.ID
 	err := n.sim.Operate("CreateNetworkInterface", map[string]string{"SubnetId": podSubnet(n.index % podSubnets),
@@ -103,7 +105,7 @@ func (n *ours) attachLaunched() error {
 		"InstanceId": n.instance.ID, "DeviceIndex": "1"})
 }
 
-// process opens the pool as a process does.
+// process opens the registry and the node's namespace, as each process of the plugin does.
 func (n *ours) process() (*ipam.Pool, error) {
 	r, err := registry.Open(n.dir)
 	if err != nil {
@@ -116,22 +118,22 @@ func (n *ours) process() (*ipam.Pool, error) {
 	return ipam.New(lease.Pool{Registry: r, Host: host, Policy: n.way.policy, Shelves: []lease.Shelf{}}, nil), nil
 }
 
-// cloud is EC2 for a process with the SDK.
+// cloud returns a client of EC2 and metadata, as a process has it.
 func (n *ours) cloud() *aws.Client {
 	return aws.New(aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds",
 		HTTP: &wire{n.region, n.place, n.instance}, Jitter: n.jitter})
 }
 
-// boot does the work before the kubelet starts: cni-warm.service, if the way keeps addresses warm.
+// boot simulates cni-warm.service, which runs before the kubelet starts. Without warm addresses, boot does nothing.
 func (n *ours) boot(ctx context.Context) error {
 	if n.way.policy.Warm.Min == 0 {
 		return nil
 	}
-	_ = n.fill(ctx) // the kubelet starts in any case
+	_ = n.fill(ctx) // the kubelet starts even if fill fails
 	return nil
 }
 
-// fill is cni-tool warm.
+// fill simulates the command "cni-tool warm".
 func (n *ours) fill(ctx context.Context) error {
 	const filling = 170 * time.Second // as in package tool
 	ctx, cancel := context.WithTimeout(ctx, filling)
@@ -186,7 +188,7 @@ func (n *ours) add(ctx context.Context, pod string) error {
 	}
 	n.owners.gets(pod, got.Addrs)
 	if p.Registry.Marked(lease.Refill) && n.filling.TryLock() {
-		go func() { // cni-warm.path
+		go func() { // as cni-warm.path does
 			defer n.filling.Unlock()
 			_ = n.fill(context.WithoutCancel(ctx))
 		}()
@@ -194,8 +196,8 @@ func (n *ours) add(ctx context.Context, pod string) error {
 	return nil
 }
 
-// acquire is the Acquire of the pool, except for the wait. During the wait, the node's namespace is closed, because
-// this process simulates tens of thousands of processes.
+// acquire is like ipam.Pool.Acquire. But during the wait for other ADDs, the node's namespace is closed, because this
+// process simulates tens of thousands of processes.
 func (n *ours) acquire(ctx context.Context, p *ipam.Pool, o lease.Owner) (lease.Allocation, error) {
 	a, err := p.Take(ctx, o)
 	if !lease.IsNone(err) {
@@ -213,7 +215,7 @@ func (n *ours) acquire(ctx context.Context, p *ipam.Pool, o lease.Owner) (lease.
 	}
 	defer func() { <-n.queue }()
 	if a, err = p.Take(ctx, o); !lease.IsNone(err) {
-		return a, err // of the growth before
+		return a, err // the previous growth has got addresses for this ADD, too
 	}
 	if err := n.waitTurn(ctx); err != nil {
 		return a, errors.Join(err, p.GiveUp(ctx, o))
@@ -221,7 +223,7 @@ func (n *ours) acquire(ctx context.Context, p *ipam.Pool, o lease.Owner) (lease.
 	p.Cloud = n.cloud()
 	a, err = p.Lease(ctx, o)
 	rest := *p
-	go func() { // the rest of the process that has asked EC2
+	go func() { // the process that has asked EC2 finishes its work after its answer
 		defer func() { <-n.turn }()
 		rest.Finish(ctx)
 	}()
@@ -238,13 +240,13 @@ func (n *ours) del(ctx context.Context, pod string) error {
 	return p.End(ctx, owner(n, pod).Key)
 }
 
-// collect is cni-tool registry-gc.
+// collect simulates the command "cni-tool registry-gc".
 func (n *ours) collect(ctx context.Context) error {
 	const freeAfter = 15 * time.Minute // as in cni-gc.service
-	// Like the program, it has no deadline, so it does not wait for EC2.
+	// The program has no deadline, so it does not wait for EC2.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	defer time.AfterFunc(3*time.Minute, cancel).Stop() // TimeoutStartSec=
+	defer time.AfterFunc(3*time.Minute, cancel).Stop() // TimeoutStartSec= of cni-gc.service
 	if err := n.waitTurn(ctx); err != nil {
 		return err
 	}
@@ -260,7 +262,7 @@ func (n *ours) collect(ctx context.Context) error {
 	return err
 }
 
-// idle counts the addresses without a pod on this node's ENIs for pods.
+// idle returns the number of addresses without a pod, on the ENIs that serve pods.
 func (n *ours) idle() (idle int, _ error) {
 	s, err := n.state()
 	if err != nil {
@@ -282,7 +284,7 @@ func (n *ours) state() (*registry.State, error) {
 	return r.View()
 }
 
-// leaks returns where the registry, EC2 and the number of pods differ.
+// leaks returns the differences between the registry, EC2 and the number of pods.
 func (n *ours) leaks(pods int) (bad []string) {
 	s, err := n.state()
 	if err != nil {

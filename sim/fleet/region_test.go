@@ -19,14 +19,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// refusalLatency is how long EC2 takes to refuse a throttled call, which is short.
+// refusalLatency is how long EC2 takes to refuse a throttled call.
 const refusalLatency = 50 * time.Millisecond
 
-// A ledger counts the calls of an account, for all nodes.
+// A ledger counts the calls of all nodes of an account.
 type ledger struct {
 	mu      sync.Mutex
-	made    map[string]int // calls that EC2 has carried out or answered, by action
-	refused map[string]int // throttled calls
+	made    map[string]int // key: an action; value: number of calls that EC2 did not throttle
+	refused map[string]int // key: an action; value: number of throttled calls
 }
 
 func newLedger() *ledger { return &ledger{made: map[string]int{}, refused: map[string]int{}} }
@@ -49,29 +49,29 @@ func (l *ledger) cut() (made, refused map[string]int) {
 	return made, refused
 }
 
-// A place is a node's place in the fleet. It gives the node its own times: no two nodes call EC2 at the same
-// nanosecond, so nothing depends on the order of goroutines.
+// A place is the place of a node in the fleet. It gives the node times of its own: no two nodes call EC2 at the same
+// nanosecond. So no result depends on the order of goroutines.
 type place struct {
 	index int
 	seed  uint64
 	mu    sync.Mutex
 	rng   *rand.Rand
-	calls map[string]*place // by action
+	calls map[string]*place // the key is an action
 }
 
 func newPlace(seed uint64, index int) *place {
 	return &place{index: index, seed: seed, rng: rand.New(rand.NewPCG(seed, uint64(index))), calls: map[string]*place{}}
 }
 
-// jitter returns a random time of less than d.
+// jitter returns a random duration of less than d.
 func (p *place) jitter(d time.Duration) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return time.Duration(p.rng.Int64N(int64(d)))
 }
 
-// of returns the place of the calls of an action. They have their own random times, because a node may make several
-// calls at once.
+// of returns a place for the node's calls of an action. This place has random times of its own, because a node may make
+// several calls at once.
 func (p *place) of(action string) *place {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -85,32 +85,32 @@ func (p *place) of(action string) *place {
 	return at
 }
 
-// about returns d, at most a quarter more or less.
+// about returns a random duration between 3/4 and 5/4 of d.
 func (p *place) about(d time.Duration) time.Duration { return d*3/4 + p.jitter(d/2) }
 
-// slots is more than there are nodes.
+// slots is the number of places. A fleet must have fewer nodes.
 const slots = 1 << 13
 
-// sleep sleeps for about d, until a nanosecond that belongs to this node alone.
+// sleep sleeps for about d. It returns at a nanosecond that belongs to this node alone.
 func (p *place) sleep(d time.Duration) {
 	d = p.about(d)
 	late := (time.Now().Add(d).UnixNano() - int64(p.index)) % slots
 	time.Sleep(d + time.Duration(slots-late))
 }
 
-// A region is EC2 for nodes with the real code.
+// A region simulates EC2 for the nodes that run the real code.
 type region struct {
 	*ledger
 	sim   *ec2sim.Sim
 	mu    sync.Mutex
-	hosts map[string]*host                     // by instance
-	watch func(action string, began time.Time) // is told of each answer; nil: nothing is
+	hosts map[string]*host                     // the key is the ID of an instance
+	watch func(action string, began time.Time) // called after each answer; may be nil
 }
 
 // instanceType has 8 CPUs. It can have three ENIs for pods, with 15 addresses each.
 const instanceType = "m5.2xlarge"
 
-// podSubnets is enough for 2000 nodes with 64 addresses each.
+// podSubnets is the number of subnets for pods. They have enough addresses for 2000 nodes with 64 addresses each.
 const podSubnets = 3
 
 func newRegion(open func(instance string) *host) (*region, error) {
@@ -138,14 +138,14 @@ func newRegion(open func(instance string) *host) (*region, error) {
 	return r, nil
 }
 
-// hostOf returns the host of an instance, which exists after the attachment of the boot ENI.
+// hostOf returns the host of an instance. The host exists after EC2 has attached the boot ENI.
 func (r *region) hostOf(instance string) *host {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.hosts[instance]
 }
 
-// throttle makes EC2 refuse all calls, as if others took all tokens.
+// throttle makes EC2 refuse all calls of the nodes, as if other clients of the account took all tokens.
 func (r *region) throttle(on bool) {
 	n := 0
 	if on {
@@ -165,14 +165,14 @@ var subnetTags = map[string]string{"kubernetes_kubelet": "true"}
 
 func podSubnet(i int) string { return fmt.Sprintf("subnet-pods%d", i) }
 
-// A wire carries the requests of one node.
+// A wire carries the requests of one node to the simulated EC2 and metadata.
 type wire struct {
 	*region
 	*place
 	instance *ec2sim.Instance
 }
 
-// Do answers a request.
+// Do sends a request, and returns the answer after a simulated latency.
 func (w *wire) Do(r *http.Request) (*http.Response, error) {
 	if r.URL.Host == "imds" {
 		return answer(w.instance.Metadata(), r), r.Context().Err()

@@ -18,12 +18,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// A record has the figures of a phase, until all ways have been played.
+// A record has the figures of a phase. TestWhole stores it in a file until all ways have been simulated.
 type record struct {
 	Bound, Last, P50, P99 time.Duration
 	Ran, Pods, Failed     int
 	Made, Refused         map[string]int
-	Steady                int // pods per second of the middle half
+	Steady                int // pods per second, see steady
 }
 
 func (p phase) record() record {
@@ -31,7 +31,8 @@ func (p phase) record() record {
 		p.failed, p.made, p.refused, p.steady()}
 }
 
-// steady returns the pods per second between the first and the last quarter of the pods.
+// steady returns how many pods per second started, from the time when a quarter of the pods ran to the time when three
+// quarters ran.
 func (p phase) steady() int {
 	from, to := quantile(p.ends, 0.25), quantile(p.ends, 0.75)
 	if to <= from {
@@ -40,14 +41,14 @@ func (p phase) steady() int {
 	return int(float64(len(p.ends)) / 2 / (to - from).Seconds())
 }
 
-// A played has the stored figures of a way.
+// A played has the stored figures of one way.
 type played struct {
 	Nodes, Pods             int
 	Burst, Ramp, Roll, Hour record
 	Idle                    int
 }
 
-// save changes the stored figures of a way.
+// save reads the stored figures of a way, changes them, and stores them again.
 func save(dir, way string, change func(*played)) error {
 	all, err := load(dir, way)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -69,7 +70,7 @@ func load(dir, way string) (p played, err error) {
 	return p, json.Unmarshal(b, &p)
 }
 
-// seconds formats a time, with a tenth below ten seconds.
+// seconds formats a duration in seconds. Durations of less than ten seconds have one decimal place.
 func seconds(d time.Duration) string {
 	if d < 10*time.Second {
 		return fmt.Sprintf("%.1f", d.Seconds())
@@ -77,7 +78,8 @@ func seconds(d time.Duration) string {
 	return fmt.Sprintf("%.0f", d.Seconds())
 }
 
-// last is when the last pod ran, or how many pods ran if some did not.
+// last returns the time when the last pod ran. If some pods did not run, it returns the percentage of the pods that
+// ran.
 func (r record) last() string {
 	if r.Ran < r.Pods {
 		return fmt.Sprintf("%d %% ran", 100*r.Ran/r.Pods)
@@ -85,7 +87,7 @@ func (r record) last() string {
 	return seconds(r.Last)
 }
 
-// over is the ratio of the last pod's time to the bound.
+// over returns the ratio of the time when the last pod ran to the bound.
 func (r record) over() string {
 	if r.Bound == 0 || r.Ran < r.Pods {
 		return ""
@@ -153,7 +155,7 @@ func tables(dir string) (string, error) {
 	return text.String(), nil
 }
 
-// rewrite replaces the tables of a document that this target of make writes.
+// rewrite replaces, in a document, the tables that the argument target of make writes.
 func rewrite(file, target, tables string) error {
 	b, err := os.ReadFile(file)
 	if err != nil {

@@ -17,15 +17,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
-// A plan is the size of a fleet, and what happens to it.
+// A plan has the size of a fleet, and says what happens to the fleet.
 type plan struct {
-	nodes, pods int // pods of each node
+	nodes, pods int // pods is the number of pods of each node
 	seed        uint64
-	ramp        bool          // nodes come as fast as RunInstances lets them; else all at once
-	replace     bool          // then pods are replaced, and EC2 refuses everything for an hour
-	churn       int           // how many pods per second are to be replaced
-	horizon     time.Duration // of each phase; what runs then has run
-	hour        time.Duration // how long EC2 refuses everything
+	ramp        bool          // if true, nodes start as fast as RunInstances allows; otherwise all nodes start at once
+	replace     bool          // if true, all pods are replaced after the start, and once more while EC2 refuses all calls
+	churn       int           // how many pods per second the fleet replaces
+	horizon     time.Duration // maximum duration of each phase
+	hour        time.Duration // how long EC2 refuses all calls
 }
 
 func (p plan) arrivals() []time.Duration {
@@ -33,9 +33,9 @@ func (p plan) arrivals() []time.Duration {
 	if !p.ramp {
 		return at
 	}
-	// An autoscaler looks every 10 seconds (Cluster Autoscaler, --scan-interval). Each time it launches as many nodes
-	// as RunInstances has tokens in its resource bucket: 1000 at first, and then 2 per second (EC2 developer guide,
-	// "Request throttling for the Amazon EC2 API").
+	// An autoscaler checks every 10 seconds whether it needs nodes (Cluster Autoscaler, --scan-interval). Each time, it
+	// launches as many nodes as RunInstances has tokens in its resource bucket. The bucket has 1000 tokens at first,
+	// and gets 2 more per second (EC2 developer guide, "Request throttling for the Amazon EC2 API").
 	const scan, size, refill = 10 * time.Second, 1000, 2
 	tokens := size
 	for i, now := 0, time.Duration(0); i < p.nodes; now += scan {
@@ -47,23 +47,23 @@ func (p plan) arrivals() []time.Duration {
 	return at
 }
 
-// A phase is a finished part of the story.
+// A phase has the figures of a finished part of the simulation.
 type phase struct {
 	experience
 	bound         time.Duration
 	made, refused map[string]int
-	pods          int // that were to run
+	pods          int // number of pods that should run
 }
 
-// A result is the outcome of a way.
+// A result has the figures of one way.
 type result struct {
 	way
 	scale, roll, hour phase
-	idle              int      // addresses at the end
-	bad               []string // what must not be
+	idle              int      // number of addresses without a pod at the end
+	bad               []string // violations and leaks
 }
 
-// A fleet is the nodes of one way.
+// A fleet has the nodes of one way.
 type fleet struct {
 	*testing.T
 	plan
@@ -72,15 +72,15 @@ type fleet struct {
 	kubelets []*kubelet
 	stats    *stats
 	owners   *owners
-	region   *region // nil for a model
+	region   *region // nil if the way is a model of another plugin
 	throttle func(bool)
 }
 
-// play plays the whole story of a way.
+// play simulates a fleet in one way, from the start of the nodes to the check for leaks.
 func play(t *testing.T, p plan, w way) (r result) {
 	t.Helper()
 	const memory = 7 << 30
-	defer debug.SetGCPercent(debug.SetGCPercent(400)) // there is much garbage, and memory enough
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // much garbage arises, and the machine has enough memory
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(memory))
 	defer slog.SetDefault(slog.Default())
 	slog.SetDefault(slog.New(slog.DiscardHandler))
@@ -141,12 +141,12 @@ func (f *fleet) play() (r result) {
 	if f.plan.replace {
 		f.replaceAll(&r)
 	}
-	// collections finish what was interrupted (see intentLife)
+	// During this time, collections finish what killed processes have begun (see intentLife).
 	const finish = 25 * time.Minute
 	time.Sleep(finish)
 	stop()
 	timers.Wait()
-	const over = time.Hour // what runs in the background ends, too
+	const over = time.Hour // time for the work in the background to end
 	time.Sleep(over)
 	for _, k := range f.kubelets {
 		idle, err := k.idle()
@@ -167,14 +167,15 @@ func (f *fleet) replaceAll(r *result) {
 	least := max(bound(f.churns, atOnce), every*time.Duration(f.pods),
 		bound(f.first, atOnce)+every*time.Duration(f.pods-1))
 	r.roll = f.phase(least, func(ctx context.Context, k *kubelet) { k.replace(ctx, every) })
-	const rest = 20 * time.Minute // collections release what no pod uses
+	const rest = 20 * time.Minute // during this time, collections release addresses and ENIs that no pod uses
 	time.Sleep(rest)
 	f.throttle(true)
 	r.hour = f.phase(f.hour, func(ctx context.Context, k *kubelet) { k.replace(ctx, f.hour/time.Duration(f.pods+1)) })
 	f.throttle(false)
 }
 
-// phase makes all nodes act, until they have acted or the horizon is reached.
+// phase calls act for each node. The context of these calls ends after the plan's horizon. phase returns when all calls
+// have returned.
 func (f *fleet) phase(least time.Duration, act func(context.Context, *kubelet)) phase {
 	f.stats.cut()
 	f.cut()
@@ -190,7 +191,7 @@ func (f *fleet) phase(least time.Duration, act func(context.Context, *kubelet)) 
 	return done
 }
 
-// timer is cni-gc.timer, or what a plugin repeats instead.
+// timer simulates cni-gc.timer. For a model of another plugin, it calls the method collect of the model.
 func timer(ctx context.Context, k *kubelet) {
 	const every, random = 5 * time.Minute, 2 * time.Minute
 	own := newPlace(k.seed, k.index)
@@ -199,13 +200,13 @@ func timer(ctx context.Context, k *kubelet) {
 		case <-ctx.Done():
 			return
 		case <-time.After(every + own.jitter(random)):
-			_ = k.collect(context.WithoutCancel(ctx)) // EC2 may refuse: the next one continues
+			_ = k.collect(context.WithoutCancel(ctx)) // EC2 may refuse a call; the next collection continues the work
 		}
 	}
 }
 
-// leaks returns what must not remain at the end: ENIs without an instance, leases without a pod, and addresses that
-// only the registry or only EC2 has.
+// leaks returns violations at the end: ENIs without an instance, leases without a pod, and addresses that only the
+// registry or only EC2 has.
 func (f *fleet) leaks() (bad []string) {
 	if f.region == nil {
 		return nil

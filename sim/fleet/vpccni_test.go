@@ -10,32 +10,33 @@ import (
 	"time"
 )
 
-// A vpcCNI models a node of amazon-vpc-cni-k8s with its defaults, and with ENABLE_PREFIX_DELEGATION: WARM_ENI_TARGET=1,
-// or WARM_PREFIX_TARGET=1. The model is of these files:
+// A vpcCNI models a node with amazon-vpc-cni-k8s. The configuration is the default (WARM_ENI_TARGET=1), or has
+// ENABLE_PREFIX_DELEGATION and WARM_PREFIX_TARGET=1. These files of the plugin's source are the base of the model:
 //
-//   - pkg/ipamd/ipamd.go: nodeInit describes, tags, and increases the pool once. StartNodeIPPoolManager looks at the
-//     pool every five seconds. increaseDatastorePool first asks for addresses on an ENI with room, and otherwise for an
-//     ENI. After a failure, it asks for one address.
-//   - pkg/ipamd/datastore/data_store.go: an address that a pod has had cools for 30 s, and counts as available.
+//   - pkg/ipamd/ipamd.go: nodeInit describes the ENIs, tags them, and increases the pool once. StartNodeIPPoolManager
+//     checks the pool every five seconds. If an ENI has room, increaseDatastorePool asks EC2 for addresses on this ENI.
+//     If EC2 refuses, increaseDatastorePool asks for one address. If no ENI has room, it asks for an ENI.
+//   - pkg/ipamd/datastore/data_store.go: after the end of a pod, its address cools for 30 s. The pool counts cooling
+//     addresses as available.
 //   - pkg/ipamd/rpc_handler.go: an ADD that finds no address fails, and the kubelet repeats it.
-//   - pkg/awsutils/awsutils.go: AllocENI describes subnets, creates, describes the instance, attaches and modifies. If
-//     it cannot attach, it deletes.
+//   - pkg/awsutils/awsutils.go: AllocENI describes the subnets, creates an ENI, describes the instance, and attaches
+//     and modifies the ENI. If AllocENI cannot attach the ENI, it deletes the ENI.
 //   - pkg/awsutils/awssession/session.go: the SDK makes up to ten attempts, with its standard back-off and its budget.
 type vpcCNI struct {
 	*account
 	*place
-	per int // addresses in each slot of an ENI
+	per int // number of addresses in each slot of an ENI: 1, or 16 with prefixes
 
 	mu     sync.Mutex
-	slots  []int // used of each ENI, the boot ENI first
+	slots  []int // number of used slots of each ENI, the boot ENI first
 	leased int
-	cools  []time.Time // when each cooling address may be used again
+	cools  []time.Time // for each cooling address: the time when a pod may use it again
 	budget int
 }
 
 const (
 	vpcCNIENIs  = 4
-	vpcCNISlots = 14 // beside the primary address
+	vpcCNISlots = 14 // slots of an ENI, without the slot of the primary address
 	cooldown    = 30 * time.Second
 	poolLoop    = 5 * time.Second
 )
@@ -48,11 +49,11 @@ func newVPCCNI(per int) func(*account, *place) node {
 
 func (v *vpcCNI) launch() error { return nil }
 
-// boot is nodeInit, after which the node is ready, and the start of the loop.
+// boot simulates nodeInit, and starts the loop of StartNodeIPPoolManager. After nodeInit, the node is ready.
 func (v *vpcCNI) boot(ctx context.Context) error {
 	for _, action := range []string{"DescribeNetworkInterfaces", "CreateTags"} {
 		for !v.try(action) {
-			time.Sleep(againAgent + v.jitter(time.Second)) // the agent ends, and is started again
+			time.Sleep(againAgent + v.jitter(time.Second)) // the agent exits, and the kubelet starts it again
 		}
 	}
 	v.increase()
@@ -69,11 +70,12 @@ func (v *vpcCNI) boot(ctx context.Context) error {
 	return nil
 }
 
-// againAgent is the kubelet's wait before it starts an ended container again.
+// againAgent is how long the kubelet waits before it starts an exited container again.
 const againAgent = 10 * time.Second
 
-// try makes a call with the retries of the SDK: ten attempts, and between them a random part of 1, 2, 4 ... 20 seconds.
-// A repetition takes 5 from a budget of 500, and a success returns 1 (aws-sdk-go-v2, aws/retry/standard.go).
+// try makes a call with the retries of the SDK: at most ten attempts. Each wait is random, and its maximum grows from 1
+// to 20 seconds. A retry takes 5 from a budget of 500. A successful retry gives 5 back, and a successful first attempt
+// adds 1 (aws-sdk-go-v2, aws/retry/standard.go).
 func (v *vpcCNI) try(action string) bool {
 	for attempt := range 10 {
 		if attempt > 0 {
@@ -102,7 +104,8 @@ func (v *vpcCNI) total() (n int) {
 	return n
 }
 
-// low reports whether the pool has fewer available addresses than an ENI, or a prefix, has. Cooling addresses count.
+// low reports whether the pool has fewer available addresses than one ENI, or one prefix with prefix delegation. A
+// cooling address counts as available.
 func (v *vpcCNI) low() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -113,7 +116,7 @@ func (v *vpcCNI) low() bool {
 	return v.total()-v.leased < target
 }
 
-// increase is one look of the loop.
+// increase simulates one turn of the loop in StartNodeIPPoolManager.
 func (v *vpcCNI) increase() {
 	if !v.low() {
 		return
@@ -143,7 +146,7 @@ func (v *vpcCNI) increase() {
 }
 
 func (v *vpcCNI) allocENI(want int) {
-	_ = v.try("DescribeSubnets") // without an answer, it takes the subnet of the boot ENI
+	_ = v.try("DescribeSubnets") // if this call fails, the agent takes the subnet of the boot ENI
 	if !v.try("CreateNetworkInterface") {
 		return
 	}
@@ -155,7 +158,7 @@ func (v *vpcCNI) allocENI(want int) {
 		_ = v.try("DetachNetworkInterface") && v.try("DeleteNetworkInterface")
 		return
 	}
-	v.sleep(time.Second) // until the metadata service shows the ENI
+	v.sleep(time.Second) // until metadata shows the ENI
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.slots = append(v.slots, want)

@@ -10,16 +10,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A way is a configuration of all nodes, or another plugin.
+// A way is a configuration of all nodes, or the model of another plugin.
 type way struct {
 	name     string
-	model    func(*account, *place) node // of another plugin; nil: the real code, with the policy
+	model    func(*account, *place) node // makes the model of another plugin; nil: the real code
 	policy   lease.Policy
-	instance string // type of the nodes; empty: instanceType
-	launched int    // prefixes of the ENI that the launch template makes; 0: it makes none
+	instance string // instance type of the nodes; empty: the constant instanceType
+	launched int    // number of prefixes of the launch template's ENI; 0: the template has no ENI for pods
 
-	// The changing calls that the pods of a node need at least: for all of them, for the replacement of the first, and
-	// for the replacement of all.
+	// The minimum number of changing calls of a node, for each action. The calls are for all its pods (needs), for the
+	// replacement of its first pod (first), and for the replacement of all its pods (churns).
 	needs, first, churns map[string]int
 }
 
@@ -41,9 +41,9 @@ func enis(n int) map[string]int {
 		"ModifyNetworkInterfaceAttribute": n}
 }
 
-// ways are the compared ways. An ENI has 15 addresses or 14 prefixes. A replacement of all pods needs 15 more
-// addresses, because as many cool: the three prefixes of a new ENI are enough. With the defaults, the pods have all
-// addresses of two ENIs, and a new pod needs an address before the old pod ends.
+// ways are the compared ways. An ENI has 15 addresses or 14 prefixes. While all pods are replaced, 15 addresses cool,
+// so the pods need 15 more addresses: the three prefixes of a new ENI are enough. With the defaults, the pods have all
+// addresses of two ENIs. So a new pod needs one more address before an old pod ends.
 var ways = []way{
 	{name: "defaults", policy: defaults(), needs: enis(2), first: enis(1)},
 	{name: "prefixes", policy: with(func(p *lease.Policy) { p.Prefixes = true }), needs: enis(1)},
