@@ -61,8 +61,8 @@ func TestQuantile(t *testing.T) {
 	}
 }
 
-// TestMedian: the first collection of a node takes longer than the next ones, but does not change the upkeep's elapsed
-// time or CPU.
+// TestMedian checks that one slow run does not change the median. The first collection of a node takes longer than the
+// next collections.
 func TestMedian(t *testing.T) {
 	var runs []sample
 	for _, wall := range []time.Duration{6900, 1200, 1100, 1150, 1170} {

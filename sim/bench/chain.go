@@ -24,7 +24,7 @@ type chain struct {
 	path []string // directories of the plugins
 }
 
-// The names of those chains that the code mentions outside the list of candidates.
+// The names of the chains that the code names outside candidates.
 const (
 	ours         = "ours"
 	byVeth       = "ours, dataPath veth"
@@ -110,7 +110,7 @@ func (c *chain) measureCall(ctx context.Context, verb string, p pod) (sample, er
 	return sample{cost{wall, e.cpu()}, e.steps}, nil
 }
 
-// execute executes the chain for a pod with the executor e, and returns the elapsed time.
+// execute executes the chain for a pod with the executor e, and returns how long the call took.
 func (c *chain) execute(ctx context.Context, verb string, p pod, e *executor) (wall time.Duration, err error) {
 	cni := libcni.NewCNIConfigWithCacheDir(c.path, filepath.Join(c.node.dir, "cni"), e)
 	rt := &libcni.RuntimeConf{ContainerID: p.id, IfName: "eth0", Args: p.args}

@@ -16,8 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// serviceBackends has the place of each Service's backend. A sibling is a pod on the ENI of pod1, and a cousin is a pod
-// on another ENI of the same node.
+// serviceBackends maps each Service to the place of its backend. A sibling is a pod on the ENI of pod1. A cousin is a
+// pod on another ENI of the same node.
 var serviceBackends = map[string]paths.Place{
 	remoteService:  paths.PodOn(1, 1, 0),
 	siblingService: paths.PodOn(0, 1, 1),

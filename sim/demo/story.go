@@ -53,7 +53,7 @@ func (s *scene) addPods(ctx context.Context, out *output) (addResults, error) {
 	return a, nil
 }
 
-// addAtOnce adds this number of pods at the same time, and returns how long each ADD took.
+// addAtOnce adds count pods at the same time, and returns how long each ADD took.
 func (s *scene) addAtOnce(ctx context.Context, n *paths.Node, count int) ([]time.Duration, error) {
 	pods, took, errs := make([]*paths.Pod, count), make([]time.Duration, count), make([]error, count)
 	var wg sync.WaitGroup
