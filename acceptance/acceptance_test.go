@@ -47,7 +47,7 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("calls without credentials: %v", calls)
 	}
 
-	// The credentials of a profile, as the AWS CLI writes them.
+	// The credentials are in a profile, as the AWS CLI writes it.
 	dir := filepath.Join(w.home, ".aws")
 	check(t, errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "credentials"),
 		[]byte("[mine]\naws_access_key_id = AKIATEST\naws_secret_access_key = secret\n"), 0o600)))
@@ -77,7 +77,7 @@ func TestRefusals(t *testing.T) {
 	w.nothingRemains(t)
 }
 
-// TestDenied checks that the program names the permissions that it needs, and deletes what it has made.
+// TestDenied checks that the program names the permission that it lacks, and deletes the objects that it has made.
 func TestDenied(t *testing.T) {
 	c := account
 	c.Denied = []string{"RunInstances"}
@@ -91,7 +91,7 @@ func TestDenied(t *testing.T) {
 	w.nothingRemains(t)
 }
 
-// reachable boots instances that answer SSH, but execute nothing.
+// reachable returns a function that starts an SSH server on an instance. The server executes no commands.
 func reachable(t *testing.T) func(*vpcsim.Instance) {
 	return func(i *vpcsim.Instance) {
 		l, err := daemon{Instance: i}.serve()
@@ -103,8 +103,8 @@ func reachable(t *testing.T) func(*vpcsim.Instance) {
 	}
 }
 
-// TestCompare compares a simulated EC2 with the simulator in the program. Metadata comes through SSH. Only the
-// instances differ: those in the program have neither tags nor a key pair.
+// TestCompare compares a simulated EC2, which stands for the real one, with the simulator in the program. The program
+// reads metadata through SSH. Only the instances differ: in the simulator, they have neither tags nor a key pair.
 func TestCompare(t *testing.T) {
 	w := newWorld(t, account, nil, reachable(t))
 	w.keys()
@@ -131,7 +131,7 @@ func (w *world) policyFits(t *testing.T) {
 	_, printed := w.run(t, "-policy")
 	var p iam.Policy
 	check(t, json.Unmarshal([]byte(printed), &p))
-	allowed, called := map[string]bool{}, map[string]bool{"CreateTags": true} // in the calls that make things
+	allowed, called := map[string]bool{}, map[string]bool{"CreateTags": true} // the policy allows CreateTags only in calls that create objects
 	for _, s := range p.Statement {
 		for _, a := range s.Action {
 			allowed[strings.TrimPrefix(a, "ec2:")] = true
@@ -145,7 +145,7 @@ func (w *world) policyFits(t *testing.T) {
 	}
 }
 
-// TestComparePlanted plants a difference in EC2's answers. The run fails, and deletes everything.
+// TestComparePlanted changes an answer of EC2. The comparison must fail, and the program must delete all its objects.
 func TestComparePlanted(t *testing.T) {
 	plant := func(ec2 http.Handler) http.Handler {
 		return http.HandlerFunc(func(a http.ResponseWriter, q *http.Request) {
@@ -164,7 +164,7 @@ func TestComparePlanted(t *testing.T) {
 	w := newWorld(t, account, plant, reachable(t))
 	w.keys()
 	status, printed := w.run(t, "-yes", "-only", "compare", "-instance-profile", "nodes")
-	if status != exitFailed || !strings.Contains(printed, "and 2 of these fail the test") { // the code, and its meaning
+	if status != exitFailed || !strings.Contains(printed, "and 2 of these fail the test") { // the differences are the error code, and its meaning for the suite
 		t.Errorf("%d: %s", status, printed)
 	}
 	for _, want := range []string{"FAIL   AssignPrivateIpAddresses: Errors.Error.Code",
@@ -182,16 +182,16 @@ func TestComparePlanted(t *testing.T) {
 	w.nothingRemains(t)
 }
 
-// TestInterrupted sends signals at several points. Each time, nothing may remain.
+// TestInterrupted sends a signal to the program at several points. Each time, the program must delete all its objects.
 func TestInterrupted(t *testing.T) {
 	const forever = time.Hour
 	for _, tt := range []struct {
 		name   string
 		signal syscall.Signal
-		delay  string              // the action whose answer does not come
-		slow   bool                // the instances do not begin to run
-		dumb   bool                // SSH does not answer
-		when   func(w *world) bool // nil: when the action is called
+		delay  string              // the action to which EC2 sends no answer
+		slow   bool                // if true, the instances do not reach the state "running"
+		dumb   bool                // if true, SSH does not answer
+		when   func(w *world) bool // the condition for the signal; nil: EC2 gets a call of the action in delay
 	}{
 		{"the answer of the first creation is lost", syscall.SIGINT, "ImportKeyPair", false, false, nil},
 		{"the answer of the group's creation is lost", syscall.SIGTERM, "CreateSecurityGroup", false, false, nil},
@@ -230,8 +230,8 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// TestShownLate interrupts a run whose objects EC2 does not show for a while. The program must not believe that nothing
-// remains.
+// TestShownLate interrupts a run while EC2 does not yet show the run's objects. The program must still delete these
+// objects.
 func TestShownLate(t *testing.T) {
 	var hide, hidden atomic.Int32
 	late := func(ec2 http.Handler) http.Handler {
@@ -256,7 +256,7 @@ func TestShownLate(t *testing.T) {
 	w.keys()
 	p := w.start(t, "-yes")
 	p.await(t, "the program waits for the instances", w.awaited)
-	const describes = 4 // of a look
+	const describes = 4 // number of describe calls in one look
 	hide.Store(4 * defaultLooks * describes)
 	check(t, p.Process.Signal(syscall.SIGINT))
 	status, printed := p.end(t)
@@ -266,8 +266,8 @@ func TestShownLate(t *testing.T) {
 	w.nothingRemains(t)
 }
 
-// TestOutputUnread interrupts a run whose output no process reads any more, for example after tee(1) has ended by the
-// same signal.
+// TestOutputUnread interrupts a run after its output has lost its reader. For example, the same signal has ended
+// tee(1).
 func TestOutputUnread(t *testing.T) {
 	w := newWorld(t, account, nil, func(*vpcsim.Instance) {})
 	w.keys()
@@ -284,7 +284,7 @@ func TestOutputUnread(t *testing.T) {
 	w.nothingRemains(t)
 }
 
-// TestKilled kills a run. A later -clean deletes and names what the run has left, and touches nothing else.
+// TestKilled kills a run. A later -clean names and deletes the objects that the run has left, and no other objects.
 func TestKilled(t *testing.T) {
 	w := newWorld(t, account, nil, reachable(t))
 	w.keys()
@@ -303,7 +303,7 @@ func TestKilled(t *testing.T) {
 	if status, printed := w.run(t, "-clean", "-yes", "-run", "another"); status != 0 || len(w.remains()) != len(left) {
 		t.Errorf("of another run: %d %s: there remain %v", status, printed, w.remains())
 	}
-	for _, args := range [][]string{{"-clean"}, {}} { // alone, and in the plan of the next run
+	for _, args := range [][]string{{"-clean"}, {}} { // -clean without -yes, and the plan of the next run
 		status, printed := w.run(t, args...)
 		if status != exitMisuse || len(w.remains()) != len(left) {
 			t.Errorf("%q without -yes: %d %s: there remain %v", args, status, printed, w.remains())
@@ -345,7 +345,7 @@ func TestCleaning(t *testing.T) {
 	_ = runAndClean(func() error { panic("a mistake") }, func() error { cleaned = true; return nil })
 }
 
-// TestCost checks that a run costs at least its first minute, and that an unknown price is not zero.
+// TestCost checks that a run costs at least its first minute, and that no cost is printed for an unknown price.
 func TestCost(t *testing.T) {
 	small := prices["t3.small"]
 	second, minute, hour := estimate(small, 8, time.Second), estimate(small, 8, time.Minute), estimate(small,
@@ -361,7 +361,8 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// TestUsable refuses images that would leave something, or on which the programs do not run.
+// TestUsable checks that checkImage refuses some images. Instances of these images would leave a volume, or the
+// programs do not run on them.
 func TestUsable(t *testing.T) {
 	volume := func(ends *bool) types.Image {
 		return types.Image{ImageId: new("ami-1"), Architecture: types.ArchitectureValuesX8664,
@@ -372,7 +373,7 @@ func TestUsable(t *testing.T) {
 	arm.Architecture = types.ArchitectureValuesArm64
 	for _, tt := range []struct {
 		image types.Image
-		want  string // empty: it is usable
+		want  string // part of the error; empty: the image is usable
 	}{
 		{volume(new(true)), ""},
 		{volume(new(false)), "outlives its instance"},

@@ -19,41 +19,41 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 )
 
-// A late is an EC2 that interrupts the program at one of its calls. EC2 carries this call out after the program has
-// already looked for what remains.
+// A late is an EC2 that interrupts the program during one call. It carries this call out later, after the program has
+// looked for objects to delete.
 type late struct {
 	ec2    http.Handler
 	signal syscall.Signal
-	at     int // the number of the call, among those that change something
-	looks  int // how often the program looks before the call is carried out
+	at     int // the number of the call; only changing calls count
+	looks  int // the number of looks of the program before EC2 carries the call out
 
 	mu      sync.Mutex
 	program *process
 	calls   int
 	held    *http.Request
-	action  string // of the call
+	action  string // the action of the call
 }
 
 // ServeHTTP answers a call of EC2.
 func (l *late) ServeHTTP(a http.ResponseWriter, q *http.Request) {
 	body, err := io.ReadAll(q.Body)
 	if err != nil {
-		return // the program has gone
+		return // the program has exited
 	}
 	q = q.WithContext(context.WithoutCancel(q.Context()))
 	q.Body = io.NopCloser(bytes.NewReader(body))
 	action, _, _ := strings.Cut(strings.TrimPrefix(string(body), "Action="), "&")
 	if l.hold(action, q) {
-		<-l.program.done // and has no answer
+		<-l.program.done // the program gets no answer
 		return
 	}
 	l.ec2.ServeHTTP(a, q)
-	if action == "DescribeKeyPairs" { // the end of a look
+	if action == "DescribeKeyPairs" { // DescribeKeyPairs is the last call of a look
 		l.looked()
 	}
 }
 
-// hold interrupts the program at the right call, and keeps the call.
+// hold sends the signal to the program at the right call, and keeps the call. It reports whether it has kept the call.
 func (l *late) hold(action string, q *http.Request) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -66,13 +66,14 @@ func (l *late) hold(action string, q *http.Request) bool {
 	l.action = action
 	_ = l.program.Process.Signal(l.signal)
 	if slices.Contains([]string{"TerminateInstances", "DeleteKeyPair", "DeleteSecurityGroup"}, action) {
-		return false // the program has begun to delete, and goes on
+		return false // the signal does not stop deletions of the program
 	}
 	l.held = q
 	return true
 }
 
-// looked carries the call out at the right look, before the program gets the answer to the look.
+// looked counts the looks. After the right look, it carries the call out, before the program gets the answer to the
+// look.
 func (l *late) looked() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,30 +86,30 @@ func (l *late) looked() {
 	}
 }
 
-// TestInterruptedAnywhere interrupts a run at its changes, one after another. EC2 carries the change out after the
-// program has looked once or twice for what remains. In the end, nothing remains.
+// TestInterruptedAnywhere interrupts runs at one changing call each, in order. EC2 carries the call out after the
+// program has looked once or twice for objects to delete. In the end, no object may remain.
 func TestInterruptedAnywhere(t *testing.T) {
 	signals := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
 	seen := map[string]bool{}
 	for at, over := 1, false; !over; at++ {
 		afters := []int{1, 2}
-		if at > 4 { // what the comparison changes
+		if at > 4 { // changing calls of the comparison
 			afters = []int{1 + at%2}
 		}
 		if at > 8 {
-			at += 4 // most of these are refused, or dry runs
+			at += 4 // EC2 refuses most of these calls, or they are dry runs
 		}
 		for _, after := range afters {
 			t.Run(fmt.Sprintf("call %d, after look %d", at, after), func(t *testing.T) {
 				l := &late{signal: signals[(at+after)%len(signals)], at: at, looks: after}
-				l.mu.Lock() // until the program is known
+				l.mu.Lock() // locked until l.program is set
 				w := newWorld(t, account, func(ec2 http.Handler) http.Handler { l.ec2 = ec2; return l }, reachable(t))
 				w.keys()
 				l.program = w.start(t, "-yes", "-only", "compare")
 				l.mu.Unlock()
 				status, printed := l.program.end(t)
 				seen[l.action] = true
-				over = status == 0 // it was interrupted when the test was over, if at all
+				over = status == 0 // no call was left to interrupt, or the test was already over
 				if !over && (status != exitFailed || l.held != nil || !strings.Contains(printed, "interrupted")) {
 					t.Errorf("%s: %d, carried out: %v: %s", l.action, status, l.held == nil, printed)
 				}

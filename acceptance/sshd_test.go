@@ -19,14 +19,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// A daemon is an SSH server on an instance, which cloud-init has set up by the user data and the launch's key. It
-// executes commands, and forwards connections, as sshd(8) does by default.
+// A daemon is an SSH server on an instance. The user data and the key pair of the launch configure it, as cloud-init
+// does. It executes commands and forwards connections, as sshd(8) does by default.
 type daemon struct {
 	*vpcsim.Instance
-	command func(context.Context, string, ...string) *exec.Cmd // on the instance
+	command func(context.Context, string, ...string) *exec.Cmd // returns a command that runs on the instance
 }
 
-// serve serves until the instance's namespace or the listener is closed.
+// serve starts the server. The server runs until the instance's namespace or the listener is closed.
 func (d daemon) serve() (net.Listener, error) {
 	c, err := d.config()
 	if err != nil {
@@ -160,7 +160,8 @@ func (d daemon) session(n ssh.NewChannel) {
 	}
 }
 
-// execute runs a command with a standard input, and returns its exit status. A command may end before its input does.
+// execute runs a command with the given standard input, and returns its exit status. A command may exit before it has
+// read all of its input.
 func (d daemon) execute(c *exec.Cmd, stdin io.Reader) uint32 {
 	in, err := c.StdinPipe()
 	if err != nil {

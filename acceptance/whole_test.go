@@ -16,7 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// own are an instance's own directories, to which the installation writes.
+// own has the directories that each instance has for itself, because the installation writes to them.
 var own = []string{"/etc/cni", "/etc/systemd", "/opt", "/usr/local/bin", "/var/lib/cni"}
 
 // TestWhole runs the whole program against simulated instances on a kernel with ipvlan, from launch to cleaning up. It
@@ -45,7 +45,8 @@ func TestWhole(t *testing.T) {
 	w.nothingRemains(t)
 	w.policyFits(t)
 
-	// Interrupt the run while a plugin on an instance attaches its new ENI, which has the tag of the configuration.
+	// Interrupt the run while a plugin on an instance attaches its new ENI. The ENI has the tag that the conflist
+	// demands.
 	w.EC2.ResetCalls()
 	w.EC2.Delay("AttachNetworkInterface", time.Hour)
 	p := w.start(t, "-yes", "-only", "pods")
@@ -58,7 +59,7 @@ func TestWhole(t *testing.T) {
 	w.nothingRemains(t)
 }
 
-// newWhole is like newWorld, but its instances execute commands.
+// newWhole is like newWorld, but the instances execute the commands that they get by SSH.
 func newWhole(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t, account, nil, func(i *vpcsim.Instance) {

@@ -25,7 +25,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// asProgram makes the test binary the program.
+// If the environment variable asProgram is set, the test binary runs the program and not the tests.
 const asProgram = "CNI_ACCEPTANCE_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// account is an AWS account with a default VPC. All changes take a while, as in EC2.
+// account is an AWS account with a default VPC. Changes take some time, as in EC2.
 var account = func() ec2sim.Config {
 	c := ec2sim.World(`
 		vpc-0000000d    172.31.0.0/16 default
@@ -44,21 +44,22 @@ var account = func() ec2sim.Config {
 		vpc-0000000e    10.1.0.0/16
 		subnet-0000000e 10.1.0.0/24
 		pcx-0000000d    vpc-0000000d vpc-0000000e`)
-	c.SecurityGroups = []string{"sg-0000000d"} // others do not exist, unless they are made
+	c.SecurityGroups = []string{"sg-0000000d"} // no other groups exist before the program makes them
 	c.BootDelay, c.TerminateDelay = 200*time.Millisecond, 300*time.Millisecond
 	c.AttachDelay, c.DetachDelay, c.MetadataDelay = 100*time.Millisecond, 100*time.Millisecond, 100*time.Millisecond
 	return c
 }()
 
-// A world is a simulated AWS with packets. The program runs on the only host of the internet.
+// A world is a simulated AWS with a VPC that forwards packets. The program runs on the only host of the internet.
 type world struct {
 	*vpcsim.Fabric
-	home string // of the person who runs the program
+	home string // home directory of the person who runs the program
 	env  []string
 	args []string
 }
 
-// newWorld starts a world. change, if it is not nil, wraps EC2 for the program. boot boots a launched instance.
+// newWorld starts a world. If the function change is not nil, the program calls the EC2 that change returns. The
+// function boot boots each launched instance.
 func newWorld(
 	t *testing.T, c ec2sim.Config, change func(http.Handler) http.Handler, boot func(*vpcsim.Instance),
 ) *world {
@@ -102,12 +103,12 @@ func (w *world) keys() {
 	w.env = append(w.env, "AWS_ACCESS_KEY_ID=AKIATEST", "AWS_SECRET_ACCESS_KEY=secret")
 }
 
-// A process is a running program.
+// A process is a running process of the program.
 type process struct {
 	*exec.Cmd
 	mu   sync.Mutex
 	text strings.Builder
-	done chan struct{} // closed at its end
+	done chan struct{} // closed when the process has ended
 }
 
 func (p *process) Write(b []byte) (int, error) {
@@ -122,13 +123,13 @@ func (p *process) printed() string {
 	return p.text.String()
 }
 
-// start starts the program with further arguments.
+// start starts the program. args are added to the arguments of the world.
 func (w *world) start(t *testing.T, args ...string) *process {
 	t.Helper()
 	return w.startTo(t, nil, args...)
 }
 
-// startTo is like start, but the file gets the output, if it is not nil.
+// startTo is like start. If the argument to is not nil, the program writes its output to this file.
 func (w *world) startTo(t *testing.T, to *os.File, args ...string) *process {
 	t.Helper()
 	p := &process{Cmd: exec.Command(os.Args[0], append(w.args[:len(w.args):len(w.args)], args...)...),
@@ -146,7 +147,7 @@ func (w *world) startTo(t *testing.T, to *os.File, args ...string) *process {
 	return p
 }
 
-// end waits for the end of the program, and returns its exit status and output.
+// end waits until the program has exited, and returns its exit status and output.
 func (p *process) end(t *testing.T) (status int, printed string) {
 	t.Helper()
 	select {
@@ -174,14 +175,14 @@ func (p *process) await(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// called reports whether EC2 has answered, or is about to answer, a call of the action.
+// called returns a function that reports whether EC2 has got a call of the action.
 func (w *world) called(action string) func() bool {
 	return func() bool {
 		return slices.ContainsFunc(w.EC2.Calls(), func(c ec2sim.Call) bool { return c.Action == action })
 	}
 }
 
-// awaited reports whether the program has asked for its instances.
+// awaited reports whether the program has asked EC2 for its instances, to wait for them.
 func (w *world) awaited() bool {
 	return slices.ContainsFunc(w.EC2.Calls(), func(c ec2sim.Call) bool {
 		return c.Action == "DescribeInstances" && c.Params["InstanceId.1"] != ""
@@ -226,5 +227,5 @@ func metadata(i *vpcsim.Instance, path string) (string, error) {
 	return ask("GET", path, "X-aws-ec2-metadata-token", token)
 }
 
-// background is the context of what ends with its instance.
+// background is the context of commands that end with their instance.
 var background = context.Background()

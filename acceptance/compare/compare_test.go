@@ -19,7 +19,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
-// place is a simulator. Its addresses and IDs depend on how many other instances are launched first.
+// place returns a simulator as a Place. Its addresses and IDs depend on the number of other instances (others), which
+// it launches first.
 func place(t *testing.T, name string, others int) compare.Place {
 	t.Helper()
 	c := ec2sim.World(`
@@ -27,7 +28,7 @@ func place(t *testing.T, name string, others int) compare.Place {
 		subnet-1 10.0.0.0/20 public
 		vpc-2    10.9.0.0/16
 		pcx-1    vpc-1 vpc-2`)
-	c.SecurityGroups = []string{"sg-1"} // a group that does not exist must be refused
+	c.SecurityGroups = []string{"sg-1"} // EC2 refuses all other groups
 	sim := simtest.Sim(t, c)
 	var all []*ec2sim.Instance
 	for range others + 2 {
@@ -82,13 +83,13 @@ func (c changed) Do(q *http.Request) (*http.Response, error) {
 	return a, nil
 }
 
-// TestAlike compares two simulators with different IDs and addresses.
+// TestAlike compares two simulators whose IDs and addresses differ. The comparison must find no other difference.
 func TestAlike(t *testing.T) {
 	table, err := run(t, place(t, "real", 3))
 	if err != nil {
 		t.Fatal(err)
 	}
-	// the numbers of free addresses differ, but not in kind
+	// The numbers of free addresses also differ, but not in kind.
 	free := func(r compare.Row) bool { return r.Field == "subnetSet.item.availableIpAddressCount" && !r.Fails() }
 	if rows := slices.DeleteFunc(table.Rows, free); len(rows) > 0 {
 		t.Errorf("simulators that differ: %+v", rows)
@@ -110,7 +111,7 @@ func TestAlike(t *testing.T) {
 	}
 }
 
-// TestDifferences plants differences in the answers of the real side.
+// TestDifferences changes answers of the real side. The comparison must find the differences.
 func TestDifferences(t *testing.T) {
 	replace := func(old, new string) func(string, string) (string, int) {
 		return func(_, body string) (string, int) { return strings.ReplaceAll(body, old, new), 0 }
@@ -118,7 +119,7 @@ func TestDifferences(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(call, body string) (string, int)
 		imds   bool
-		want   compare.Row // without the step
+		want   compare.Row // without Step
 		fails  bool
 	}{
 		"a field that the simulator lacks, and no program reads": {
@@ -186,7 +187,7 @@ func TestDifferences(t *testing.T) {
 			} else {
 				real.EC2 = changed{real.EC2, tt.change}
 			}
-			table, err := run(t, real) // an answer that the suite refuses ends the comparison
+			table, err := run(t, real) // if the suite refuses an answer, the comparison ends with an error
 			if err != nil && !tt.fails {
 				t.Fatal(err)
 			}
@@ -208,7 +209,7 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
-// bodyless adds an empty body to requests without one.
+// A bodyless client adds an empty body to requests that have no body.
 type bodyless struct{ aws.HTTPClient }
 
 func (b bodyless) Do(q *http.Request) (*http.Response, error) {
