@@ -45,8 +45,8 @@ func TestWhole(t *testing.T) {
 	w.nothingRemains(t)
 	w.policyFits(t)
 
-	// Interrupt the run while a plugin on an instance attaches its new ENI. The ENI has the tag that the conflist
-	// demands.
+	// Interrupt the run while a plugin on an instance attaches its new ENI. The conflist gives
+	// this ENI the tag of the run.
 	w.EC2.ResetCalls()
 	w.EC2.Delay("AttachNetworkInterface", time.Hour)
 	p := w.start(t, "-yes", "-only", "pods")

@@ -25,7 +25,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// If the environment variable asProgram is set, the test binary runs the program and not the tests.
+// asProgram is an environment variable. If it is set, the test binary runs the program and not the tests.
 const asProgram = "CNI_ACCEPTANCE_PROGRAM"
 
 func TestMain(m *testing.M) {
