@@ -17,8 +17,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// An apiServer behaves as the API server does for a PATCH of a node's status, with a token. Package kube tests other
-// credentials.
+// An apiServer answers a PATCH of a node's status as the API server does, if the request has a token. The tests of
+// package kube try other credentials.
 type apiServer struct {
 	*httptest.Server
 	node string
@@ -26,10 +26,10 @@ type apiServer struct {
 	mu       sync.Mutex
 	capacity map[string]any
 	requests string
-	status   int // of its answer; 0: success
+	status   int // HTTP status of the answers; 0: success
 }
 
-// startAPIServer runs an API server that knows one node, and writes its kubeconfig to the file kubelet.conf.
+// startAPIServer starts an API server that knows one node, and writes a kubeconfig to the file kubelet.conf.
 func startAPIServer(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: apiserver NODE")
@@ -47,9 +47,8 @@ users: [{name: u, user: {token: token}}]
 `, s.URL), 0o600))
 }
 
-var apiServers sync.Map // by the directory of the script
+var apiServers sync.Map // the key is the directory of the script
 
-// ServeHTTP answers a request.
 func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,7 +78,8 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"status": map[string]any{"capacity": s.capacity}})
 }
 
-// patches prints the requests to the API server since the last time. With a number, it answers so from now on.
+// patches prints the requests that the API server has got since the previous patches. If the command has a status as
+// its argument, the server answers all later requests with this status.
 func patches(ts *testscript.TestScript, _ bool, args []string) {
 	v, _ := apiServers.Load(ts.Getenv("WORK"))
 	s := v.(*apiServer)

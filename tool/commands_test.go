@@ -29,18 +29,18 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/doctor"
 )
 
-// TestTranscripts: testdata has transcripts of every command, with good and bad input, as text and as JSON, without
-// root, without EC2, and while EC2 throttles.
+// TestTranscripts checks that testdata has transcripts of every command: with good and bad input, as text and as JSON,
+// without root, without EC2, and while EC2 throttles.
 func TestTranscripts(t *testing.T) {
-	// they ask neither EC2 nor metadata
+	// These commands make calls to neither EC2 nor metadata.
 	noEC2 := []string{"addr", "registry-list", "repair", "validate", "iam-policy", "egress", "whois", "version"}
-	// they ask metadata alone
+	// These commands make calls to metadata, or to neither EC2 nor metadata.
 	noCalls := append([]string{"connectivity-test", "eniif", "free-ips", "install"}, noEC2...)
 	for _, c := range visible() {
 		b := transcripts(t, c.Name)
 		asJSON := `(?m)^exec `
 		if c.Name == "connectivity-test" {
-			asJSON = `(?m)^! exec ` // no packets move here: the tests of e2e have paths that work
+			asJSON = `(?m)^! exec ` // without packets the test fails here; e2e tests paths that work
 		}
 		want := []string{
 			`exec ` + tool.Name + ` ` + c.Name + `\b`,
@@ -63,7 +63,7 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-// TestDocs wants docs/tool.md to say of each command what --help says, and no command more.
+// TestDocs checks that docs/tool.md has the text of --help of each command, and names no other command.
 func TestDocs(t *testing.T) {
 	const file = "../docs/tool.md"
 	b, err := os.ReadFile(file)
@@ -77,7 +77,7 @@ func TestDocs(t *testing.T) {
 	app.Setup()
 	for _, g := range app.VisibleCategories() {
 		if g.Name() == "" {
-			continue // the library's own
+			continue // the category of urfave/cli's own commands
 		}
 		want += g.Name() + ":\n"
 		for _, c := range g.VisibleCommands() {
@@ -89,7 +89,7 @@ func TestDocs(t *testing.T) {
 	}
 }
 
-// TestDocsChecks wants the healthy answers of doctor in the docs to have the number of its checks.
+// TestDocsChecks checks the number of checks in doctor's answers in the docs, for a node without findings.
 func TestDocsChecks(t *testing.T) {
 	const file = "../docs/playground.md"
 	b, err := os.ReadFile(file)
@@ -107,7 +107,7 @@ func TestDocsChecks(t *testing.T) {
 	}
 }
 
-// visible are the commands that help names.
+// visible returns the commands that the help lists.
 func visible() []*cli.Command {
 	return slices.DeleteFunc(tool.New(io.Discard).Commands, func(c *cli.Command) bool { return c.Hidden })
 }
@@ -128,8 +128,8 @@ func transcripts(t *testing.T, command string) (all []byte) {
 	return all
 }
 
-// fieldsOf compares the keys of the JSON on standard output with those in the command's help. Below tags, labels and
-// conditions, the keys are not ours.
+// fieldsOf checks that the help of the command names exactly the keys of the JSON on standard output. The keys in tags,
+// labels and conditions are not checked, because they are not ours.
 func fieldsOf(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: fields COMMAND")
@@ -172,8 +172,8 @@ func collectKeys(v any, keys map[string]bool) {
 	}
 }
 
-// exposition reads a file as strictly as Prometheus can, and checks the rules of its guide to names: our prefix, a help
-// text, a type, base units, and no value twice.
+// exposition checks that Prometheus accepts a file. It also checks the rules of Prometheus' naming guide: our prefix, a
+// help text, a type, base units, and no duplicate values.
 func exposition(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: exposition FILE")
@@ -213,7 +213,7 @@ func exposition(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// callEC2 makes an EC2 call as a person on the console would, or another program.
+// callEC2 makes an EC2 call that does not come from the node, as a person on the console makes it.
 func callEC2(ts *testscript.TestScript, neg bool, args []string) {
 	form := url.Values{"Action": {args[0]}, "Version": {"2016-11-15"}}
 	for _, arg := range args[1:] {
@@ -230,7 +230,8 @@ func callEC2(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// leak makes an ENI as a process of an instance does that then ends.
+// leak creates an ENI for an instance, and leaves it unattached. A process does this if it is killed after the
+// creation.
 func leak(ts *testscript.TestScript, _ bool, args []string) {
 	call := []string{"CreateNetworkInterface", "SubnetId=subnet-b", "TagSpecification.1.ResourceType=network-interface"}
 	tags := append([]string{"cni-ipvlan-vpc-k8s/managed=true", "cni-ipvlan-vpc-k8s/instance=" + args[0]}, args[1:]...)
@@ -242,7 +243,7 @@ func leak(ts *testscript.TestScript, _ bool, args []string) {
 	callEC2(ts, false, call)
 }
 
-// elsewhere replaces the node's EC2 by one that does not know the node.
+// elsewhere replaces the script's EC2 by another EC2 that does not know the node.
 func elsewhere(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Setenv("AWS_ENDPOINT_URL_EC2", simtest.Serve(on(ts), simtest.Sim(on(ts), vpc())))
 }

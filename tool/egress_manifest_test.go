@@ -17,7 +17,7 @@ import (
 
 var writeDocs = flag.Bool("update", false, "write the manifest in docs/egress.md")
 
-// TestDocsEgress wants docs/egress.md to show what its command prints for the example's conflist.
+// TestDocsEgress checks that docs/egress.md shows what the command prints for the example conflist.
 func TestDocsEgress(t *testing.T) {
 	const file, begin, end = "../docs/egress.md", "egress.conflist --manifest partner\n\n```yaml\n", "```\n"
 	var out bytes.Buffer

@@ -31,8 +31,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool"
 )
 
-// TestPolicyIsWhatIsCalled lives the life of a node in each mode, with EC2 refusing what the
-// policy does not allow. It wants the node to live, and to use all that it is allowed.
+// TestPolicyIsWhatIsCalled simulates the life of a node in each mode. EC2 refuses all calls that the policy does not
+// allow. The node must work, and must make each call that the policy allows.
 func TestPolicyIsWhatIsCalled(t *testing.T) {
 	for name, keys := range map[string]string{
 		"full":             `"secGroupIds": ["sg-1"], "subnetTags": {"kubernetes_kubelet": "true"}`,
@@ -80,7 +80,8 @@ func TestPolicyIsWhatIsCalled(t *testing.T) {
 	}
 }
 
-// everything is what a policy of ours could allow, except CreateTags: EC2 refuses the tags together with the creation.
+// everything has all actions that a policy of ours could allow, except CreateTags. Without CreateTags, EC2 refuses to
+// create an object with tags.
 var everything = []string{
 	"AssignIpv6Addresses", "AssignPrivateIpAddresses", "AttachNetworkInterface", "CreateNetworkInterface",
 	"DeleteNetworkInterface",
@@ -98,7 +99,7 @@ func (l *life) refuseAllBut(may []string) {
 	l.EC2.ResetCalls()
 }
 
-// allowed are the actions of the policy that the tool prints.
+// allowed returns the actions of the policy that the tool prints.
 func allowed(t *testing.T, args ...string) []string {
 	var policy struct {
 		Statement []struct{ Action []string }
@@ -124,15 +125,15 @@ func runTool(t testing.TB, args ...string) []byte {
 	return out.Bytes()
 }
 
-// A life is a node, and all that it does.
+// A life is a node with the configuration under test.
 type life struct {
 	*simtest.Node
 	config   lease.Config
 	conflist string
 }
 
-// newLife launches a node that has an ENI for pods, without IPv6, of which its registry
-// knows nothing: a launch template may have made it.
+// newLife launches a node with an ENI for pods, which has no IPv6 addresses. The registry does not have this ENI, as if
+// a launch template had created it.
 func newLife(t *testing.T, conflist string) *life {
 	c := vpc()
 	c.VPCs[0].IPv6CIDRs = []netip.Prefix{netip.MustParsePrefix("2600:1f18:1111:2200::/56")}
@@ -165,19 +166,19 @@ func readConfig(t *testing.T, conflist string) lease.Config {
 	return list.Plugins[0]
 }
 
-// live fills the node with pods, ends all except one, and then that one. Meanwhile, collections release what no pod
-// uses. At the end, an operator takes away the remaining ENIs.
+// live fills the node with pods, and ends all pods except one, and then this pod. Meanwhile, collections release the
+// free addresses and ENIs. At the end, an operator deletes the remaining ENIs.
 func (l *life) live() {
 	if len(l.config.Permissions) > 0 {
 		l.request()
 	}
 	policy := l.config.Policies()[0]
-	pods := 3 // what the ENI has, where the node may not ask for more
+	pods := 3 // the ENI has addresses for this many pods; the node may not ask EC2 for more addresses
 	if policy.Provision == lease.ProvisionAssign {
 		pods = 8
 	}
 	if policy.Provision == lease.ProvisionFull {
-		pods = 15 // more than an ENI takes
+		pods = 15 // more pods than one ENI has addresses
 	}
 	valid := make([]registry.Attachment, pods)
 	for i := range valid {
@@ -193,7 +194,7 @@ func (l *life) live() {
 			Config: l.config}); err != nil {
 			l.Fatal(err)
 		}
-		for range 3 { // ENIs drain, then go
+		for range 3 { // the first collection makes ENIs drain; later ones delete them
 			runTool(l, "registry-gc", "--config", l.conflist, "--free-after", "1ns")
 		}
 	}
@@ -204,7 +205,7 @@ func (l *life) live() {
 	}
 }
 
-// request is a pod that asks for an ENI, and ends. What follows detaches the ENI.
+// request adds a pod that asks for an ENI, and deletes the pod. Later collections detach the ENI.
 func (l *life) request() {
 	l.Operate("CreateNetworkInterface", "SubnetId", "subnet-b", "TagSpecification.1.ResourceType", "network-interface",
 		"TagSpecification.1.Tag.1.Key", "for", "TagSpecification.1.Tag.1.Value", "pods")
@@ -220,10 +221,10 @@ func (l *life) request() {
 	if err := ipam.Commands().Del(l.Context(), r); err != nil {
 		l.Fatal(err)
 	}
-	l.Age(time.Hour) // it is not new any more
+	l.Age(time.Hour) // so old that registry-gc may detach it
 }
 
-// leak has another instance leave an ENI behind.
+// leak makes another instance leave an ENI behind.
 func (l *life) leak() {
 	other, err := l.EC2.RunInstance(ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-b",
 		SecurityGroups: []string{"sg-node"}})
@@ -238,7 +239,7 @@ func (l *life) leak() {
 		"TagSpecification.1.Tag.2.Key", book.TagInstance, "TagSpecification.1.Tag.2.Value", other.ID)
 }
 
-// collectLeaks finds it, twice.
+// collectLeaks runs eni-gc twice. The second run must delete the ENI that leak has left.
 func (l *life) collectLeaks() {
 	sightings := filepath.Join(l.TempDir(), "sightings")
 	runTool(l, "eni-gc", "--state", sightings)
@@ -253,9 +254,9 @@ func (l *life) collectLeaks() {
 	runTool(l, "eni-gc", "--state", sightings)
 }
 
-// called returns the actions that EC2 has let the node do. A node that may do nothing still asks for its ENIs' tags,
-// and goes on without them. Tags for a new ENI need a permission of their own (EC2 user guide, "Grant permission to tag
-// Amazon EC2 resources during creation").
+// called returns the actions that EC2 has allowed the node. Without permissions, the node still asks EC2 for its ENIs'
+// tags, and works without them. Tags for a new ENI need the permission CreateTags (EC2 user guide, "Grant permission to
+// tag Amazon EC2 resources during creation").
 func (l *life) called() []string {
 	actions := map[string]bool{}
 	for _, c := range l.EC2.Calls() {

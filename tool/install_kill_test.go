@@ -23,13 +23,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool"
 )
 
-// A site is a node's root directory, and an image to install there.
+// A site is a node's root directory, with an image to install there.
 type site struct {
 	*testing.T
 	root, image, conflist string
 }
 
-// newSite makes a node of systemd that has nothing of ours, and an image of a release.
+// newSite makes a node with systemd but without files of ours, and an image of a release.
 func newSite(t *testing.T, release string) site {
 	t.Helper()
 	s := site{t, t.TempDir(), t.TempDir(), ""}
@@ -38,7 +38,7 @@ func newSite(t *testing.T, release string) site {
 	return s
 }
 
-// release makes an image of another release, with another conflist.
+// release replaces the image by one of another release, with another conflist.
 func (s *site) release(release string) {
 	s.Helper()
 	for _, p := range programs {
@@ -51,7 +51,7 @@ func (s *site) release(release string) {
 		{"type": "cni-ipvlan-vpc-k8s", "secGroupIds": ["sg-%s"], "hostInterface": "eth0", "containerInterface": "eth1"}]}`, release))
 }
 
-// programs are those of the image; the first is the one that the runtime starts.
+// programs are the programs of the image. The runtime starts the first program.
 var programs = []string{
 	"opt/cni/bin/cni-ipvlan-vpc-k8s", "opt/cni/bin/cni-ipvlan-vpc-k8s-grow", "opt/cni/bin/cni-ipvlan-vpc-k8s-ipam",
 	"opt/cni/bin/cni-ipvlan-vpc-k8s-ipvlan",
@@ -66,7 +66,7 @@ func (s site) write(path, text string) {
 	}
 }
 
-// command is the tool's command for this site.
+// command returns the tool's command install for this site.
 func (s site) command(args ...string) *exec.Cmd {
 	c := exec.Command("/proc/self/exe", append([]string{"install", "--root", s.root, "--from", s.image, "--enable",
 		"cni-gc.timer"}, args...)...)
@@ -85,7 +85,7 @@ func (s site) run(args ...string) {
 	}
 }
 
-// files returns the contents of the node's files, by path, without the lock.
+// files returns the contents of the node's files, except the lock. The keys are the paths.
 func (s site) files() map[string]string {
 	s.Helper()
 	all := map[string]string{}
@@ -108,9 +108,9 @@ func (s site) files() map[string]string {
 	return all
 }
 
-// TestInstallKillEverywhere kills an upgrade and a removal after each system call that may leave something. Each file
-// that runtimes read is then whole, of one release or the other. A new conflist has the new programs. The next run does
-// the remaining work.
+// TestInstallKillEverywhere kills an upgrade and a removal after each system call that may leave something behind.
+// After a kill, each file that runtimes read must be complete, and from one of the two releases. The new conflist may
+// exist only with the new programs. The next run must finish the work.
 func TestInstallKillEverywhere(t *testing.T) {
 	nltest.Need(t, "root")
 	before, after := newSite(t, "1"), newSite(t, "2")
@@ -118,7 +118,7 @@ func TestInstallKillEverywhere(t *testing.T) {
 	before.install()
 	after.install()
 	first, second := before.files(), after.files()
-	// the alias, a unit, its link, the conflist
+	// The four other files are the alias, a unit, its symlink, and the conflist.
 	if cmp.Equal(first, second) || len(second) != len(bare)+len(programs)+4 {
 		t.Fatalf("two releases on a node: %v", second)
 	}
@@ -134,7 +134,7 @@ func TestInstallKillEverywhere(t *testing.T) {
 		}
 	})
 	t.Logf("install was killed at %d points", points)
-	if least := 4 * len(programs) / *trace.Step; points < least { // create, write, sync and rename each
+	if least := 4 * len(programs) / *trace.Step; points < least { // for each program: create, write, sync and rename
 		t.Errorf("install was killed at %d points, want at least %d", points, least)
 	}
 	trace.Everywhere(t, "a conflist with another name", func(t *testing.T, tr *trace.Trace) {
@@ -172,7 +172,7 @@ func TestInstallKillEverywhere(t *testing.T) {
 	}
 }
 
-// killed runs the command, and has it killed.
+// killed runs the command, and the trace kills it.
 func (s site) killed(tr *trace.Trace, args ...string) {
 	s.Helper()
 	c := s.command(args...)
@@ -183,7 +183,8 @@ func (s site) killed(tr *trace.Trace, args ...string) {
 	}
 }
 
-// whole wants each file of the node to be as it was, or as it will be, and the conflist to have its programs.
+// whole checks that each file of the node has its old or its new contents, and that the node has the programs of its
+// conflist.
 func (s site) whole(before, after map[string]string) {
 	s.Helper()
 	now := s.files()
@@ -205,8 +206,8 @@ func (s site) whole(before, after map[string]string) {
 	}
 }
 
-// TestInstallDuringADDs installs releases in turn, two at once, while a runtime starts the plugin again and again. Each
-// start is of a whole release, and works.
+// TestInstallDuringADDs installs two releases in turn, with two processes at once. Meanwhile, a runtime starts the
+// plugin again and again. Each start must succeed, with a complete program of one release.
 func TestInstallDuringADDs(t *testing.T) {
 	nltest.Need(t, "root")
 	s := newSite(t, "1")

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestJitter wants up to 15 %, and not the same each time, as the original had it.
+// TestJitter checks that the jitter is random, and at most 15 % of the duration.
 func TestJitter(t *testing.T) {
 	const d = 15 * time.Minute
 	seen := map[time.Duration]bool{}

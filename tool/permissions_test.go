@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestPermissionsOfModel: for the same configuration, the random histories of package ipam call only actions of the
-// printed policy. Tags for a new ENI need a permission of their own, but are no call.
+// TestPermissionsOfModel checks the calls in the random histories of package ipam. For the same configuration, the
+// printed policy must allow all these calls. CreateTags is a permission but no call.
 func TestPermissionsOfModel(t *testing.T) {
 	b, err := os.ReadFile("../ipam/testdata/permissions.json")
 	if err != nil {

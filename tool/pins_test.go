@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// TestRemoveOldPins wants only programs of ours to go that no process has opened for long.
+// TestRemoveOldPins checks that only pinned programs of ours are removed, and only if no process has opened them for a
+// long time.
 func TestRemoveOldPins(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	for name, opened := range map[string]time.Duration{

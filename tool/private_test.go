@@ -21,11 +21,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool"
 )
 
-// private, in the environment, says that the test process is in namespaces of its own.
+// private is an environment variable. If it is set, the test process is in namespaces of its own.
 const private = "TOOL_TEST_PRIVATE"
 
-// TestMain is the tool, or the tests. The tool lists every address on the machine, so the tests have a machine of their
-// own: a network, processes and mounts that no other process is in. Without root, they need user namespaces.
+// TestMain runs the tool, or the tests. The tool lists all addresses of the machine. So the tests run in network, PID
+// and mount namespaces of their own. Without root, they also need a user namespace.
 func TestMain(m *testing.M) {
 	isTool := filepath.Base(os.Args[0]) == tool.Name
 	switch {
@@ -41,10 +41,10 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){tool.Name: tool.Main, "cni-tool": tool.Main})
 }
 
-// enter runs this process again, in new namespaces, and returns its exit status.
+// enter executes this program again in new namespaces, and returns its exit status.
 func enter() int {
-	runtime.LockOSThread() // Pdeathsig is about the thread
-	// One transcript after the other: they share the namespaces, and the tool sees all of them.
+	runtime.LockOSThread() // the kernel sends Pdeathsig when this thread ends
+	// The transcripts run one after the other: they share the namespaces, and the tool sees all of them.
 	c := exec.Command("/proc/self/exe", append(slices.Clone(os.Args[1:]), "-test.parallel=1")...)
 	c.Env = append(os.Environ(), private+"=1")
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
@@ -68,8 +68,7 @@ func enter() int {
 	return 0
 }
 
-// furnish gives the namespaces a /proc of their processes, a /run, a loopback, and no
-// configuration of CNI.
+// furnish gives the namespaces a /proc of their own processes, a /run, a loopback link, and an empty /etc/cni.
 func furnish() error {
 	err := errors.Join(
 		syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""),
@@ -79,7 +78,7 @@ func furnish() error {
 	if err != nil {
 		return err
 	}
-	// The machine may be a node that an operator uses.
+	// The machine may be a node in use, with a configuration in /etc/cni.
 	if err := syscall.Mount("cni", "/etc/cni", "tmpfs", 0, ""); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

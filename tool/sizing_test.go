@@ -13,10 +13,10 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// shown matches a command of the page with what it prints.
+// shown matches a command of the page and its output.
 var shown = regexp.MustCompile(`(?m)^    \$ cni-tool (sizing .*)\n((?:    .*\n)+)`)
 
-// TestSizingPage checks that docs/sizing.md shows what the commands print in the transcript.
+// TestSizingPage checks that docs/sizing.md shows the same output of the commands as the transcript.
 func TestSizingPage(t *testing.T) {
 	page, err := os.ReadFile("../docs/sizing.md")
 	if err != nil {
@@ -47,10 +47,10 @@ func TestSizingPage(t *testing.T) {
 	}
 }
 
-// trimmed is a table without the spaces at the ends of its lines.
+// trimmed returns a table without the spaces at the ends of its lines.
 func trimmed(table string) string { return regexp.MustCompile(`(?m) +$`).ReplaceAllString(table, "") }
 
-// TestSizingFleet compares the seconds with the bounds that the simulated fleet was played against.
+// TestSizingFleet compares the seconds in docs/sizing.md with the bounds in docs/fleet.md.
 func TestSizingFleet(t *testing.T) {
 	fleet, err := os.ReadFile("../docs/fleet.md")
 	if err != nil {

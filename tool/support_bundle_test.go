@@ -31,14 +31,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// A sickNode is a node with pods and faults, and with secrets wherever a node may have some.
+// A sickNode is a node with pods and faults. It has secrets in all places where a node may have secrets.
 type sickNode struct {
 	*simtest.Node
-	dir     string // of files
+	dir     string // directory of the node's files
 	secrets map[string]string
 }
 
-// secret plants a secret: it returns the text, which must not leave the node.
+// secret records a secret that must not leave the node, and returns its text.
 func (n *sickNode) secret(where, text string) string {
 	if n.secrets[text] != "" {
 		n.Fatalf("the secret of %s is also that of %s", where, n.secrets[text])
@@ -47,7 +47,7 @@ func (n *sickNode) secret(where, text string) string {
 	return text
 }
 
-// write writes a file below the directory of the node.
+// write writes a file below the node's directory, and returns its path.
 func (n *sickNode) write(name, text string, mode os.FileMode) string {
 	file := filepath.Join(n.dir, name)
 	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), mode)); err != nil {
@@ -56,14 +56,14 @@ func (n *sickNode) write(name, text string, mode os.FileMode) string {
 	return file
 }
 
-// tool runs a command of the tool, and returns what it answers.
+// tool runs a command of the tool, and returns its output.
 func (n *sickNode) tool(args ...string) (string, error) {
 	var out bytes.Buffer
 	err := tool.New(&out).RunContext(context.Background(), append([]string{tool.Name}, args...))
 	return out.String(), err
 }
 
-// must is tool for a command that does not fail.
+// must runs a command of the tool. The command must not fail.
 func (n *sickNode) must(args ...string) {
 	if out, err := n.tool(args...); err != nil {
 		n.Fatalf("%v: %s: %v", args, out, err)
@@ -76,14 +76,15 @@ func (n *sickNode) run(program string, args ...string) {
 	}
 }
 
-// newNode makes a node. Its registry is empty.
+// newNode makes a node with an empty registry.
 func newNode(t *testing.T) *sickNode {
 	n := &sickNode{Node: launched(t, vpc(), asRecorded, t.Setenv), dir: t.TempDir(), secrets: map[string]string{}}
 	n.metadata()
 	return n
 }
 
-// newSickNode makes the node. The registry, the kernel and EC2 are as after real commands and calls.
+// newSickNode makes a node with faults and secrets. The state of the registry, the kernel and EC2 comes from real
+// commands and calls.
 func newSickNode(t *testing.T) *sickNode {
 	n := newNode(t)
 	n.environment()
@@ -96,7 +97,7 @@ func newSickNode(t *testing.T) *sickNode {
 	return n
 }
 
-// metadata serves the metadata of the node, with user data. No program may ask for these.
+// metadata serves the metadata of the node, and user data with a secret. No program may ask for the user data.
 func (n *sickNode) metadata() {
 	metadata, userData := n.Metadata(), n.secret("user data", "#!/bin/sh kubeadm join --token h4xx0r.ud01secret")
 	url := simtest.Serve(n, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -110,7 +111,7 @@ func (n *sickNode) metadata() {
 	n.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", url)
 }
 
-// environment plants secrets in the environment of the tool, and in that of a container runtime.
+// environment puts secrets into the environment of the tool, and into the environment of a container runtime.
 func (n *sickNode) environment() {
 	n.Setenv("AWS_ACCESS_KEY_ID", n.secret("environment", "AKIAIOSFODNN7ENV02XY"))
 	n.Setenv("AWS_SECRET_ACCESS_KEY", n.secret("environment", "wJalrXUtnFEMI/K7MDENG/bPxRfiEnv03Key"))
@@ -137,7 +138,7 @@ func (n *sickNode) environment() {
 	n.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
 }
 
-// conflists plants secrets in our conflist, and in files of others beside it.
+// conflists puts secrets into our conflist, and into other programs' files in the same directory.
 func (n *sickNode) conflists() {
 	n.write("net.d/10-pods.conflist", `{"cniVersion": "1.0.0", "name": "net", "x-note": "`+
 		n.secret("list", "listkeysecret12")+`", "plugins": [
@@ -170,7 +171,7 @@ func (n *sickNode) conflists() {
 	n.write("net.d/60-broken.conflist", `{"name": `+n.secret("broken conflist", "brokensecret29"), 0o600)
 }
 
-// create makes ENIs. Some have tags and descriptions of others.
+// create creates ENIs. Some of them have tags and descriptions that come from other programs.
 func (n *sickNode) create() {
 	n.must("new-interface", "--subnet_filter=kubernetes_kubelet=true", "--ip_batch_size", "6", "sg-1")
 	n.Operate("CreateTags", "ResourceId.1", "eni-00000000000000002", "Tag.1.Key", "db",
@@ -182,7 +183,7 @@ func (n *sickNode) create() {
 		"Description.Value", "CNI-ENI "+n.secret("description of an ENI", "descr33secret"))
 }
 
-// a pod of the node. The kernel has its address if it has a link.
+// An aPod is a pod of the node. If the field on is not empty, the kernel has the pod's address.
 type aPod struct {
 	addr, namespace, name string
 	age                   time.Duration
@@ -190,7 +191,7 @@ type aPod struct {
 	reserved              bool
 }
 
-// lease leases an address to a pod, as an ADD does, with a lease log.
+// lease leases an address to a pod, and writes the lease log, as an ADD does.
 func (n *sickNode) lease(p aPod) {
 	netns := p.namespace + "-" + p.name
 	if p.on != "" {
@@ -211,7 +212,7 @@ func (n *sickNode) lease(p aPod) {
 	})
 }
 
-// end ends the lease of a pod, as a DEL does.
+// end ends the lease of a pod, and writes the lease log, as a DEL does.
 func (n *sickNode) end(pod string) {
 	n.Edit(func(s *registry.State) {
 		s.EndOf(registry.Key{Network: "net", Attachment: registry.Attachment{ContainerID: "c-" + pod, IfName: "eth0"}},
@@ -219,7 +220,7 @@ func (n *sickNode) end(pod string) {
 	})
 }
 
-// pods leases addresses to pods. One pod is gone without a DEL, and EC2 has refused a call.
+// pods leases addresses to pods. One pod has ended without a DEL, and EC2 has refused a call.
 func (n *sickNode) pods() {
 	n.lease(aPod{"10.0.1.5", "shop", "cart-0", time.Hour, "eth1", false})
 	n.lease(aPod{"10.0.1.6", "shop", "checkout-7d9f8c6b5-x2x4z", 20 * time.Minute, "", false})
@@ -240,7 +241,7 @@ func (n *sickNode) pods() {
 	n.spoil()
 }
 
-// spoil writes what this release does not know into the registry and the lease log.
+// spoil writes fields that this release does not know into the registry and the lease log.
 func (n *sickNode) spoil() {
 	file := filepath.Join(registry.Dir(), "registry.json")
 	text, err := os.ReadFile(file)
@@ -270,14 +271,14 @@ func (n *sickNode) spoil() {
 		"\nnot a line %s\n", n.secret("lease log", "logannot40"), n.secret("lease log", "logline41"))
 }
 
-// faults are what the checks find.
+// faults adds objects to the kernel that the checks must report.
 func (n *sickNode) faults() {
 	n.run("ip", "rule", "add", "pref", "10001", "from", "10.0.1.6", "lookup", "10001")
 	n.run("ip", "addr", "add", "10.0.1.7/32", "dev", "eth1")
 	n.Cleanup(func() { _ = exec.Command("ip", "rule", "del", "pref", "10001").Run() })
 }
 
-// others plants secrets in objects of the kernel that other programs have made.
+// others puts secrets into kernel objects of other programs.
 func (n *sickNode) others() {
 	n.run("ip", "link", "add", "vpn0", "type", "veth", "peer", "vpn1")
 	n.Cleanup(func() { _ = exec.Command("ip", "link", "del", "vpn0").Run() })
@@ -291,7 +292,7 @@ func (n *sickNode) others() {
 	})
 }
 
-// journal is what journalctl prints, with secrets in lines of our units and of others.
+// journal replaces journalctl. Its output has secrets in lines of our units and of other units.
 func (n *sickNode) journal() {
 	var text strings.Builder
 	line := func(program, unit, message string) {
@@ -316,7 +317,7 @@ func (n *sickNode) journal() {
 	n.Setenv("PATH", filepath.Join(n.dir, "bin")+":"+os.Getenv("PATH"))
 }
 
-// contents are all files of a bundle, one after the other.
+// contents returns the contents of all files of a bundle.
 func contents(t *testing.T, file string) string {
 	t.Helper()
 	f, err := os.Open(file)
@@ -344,8 +345,8 @@ func contents(t *testing.T, file string) string {
 	}
 }
 
-// TestSupportBundle makes a bundle of a sick node. None of the planted secrets is in the bundle, nor in what is made of
-// it. The checks on the bundle's data find the same faults as on the node.
+// TestSupportBundle makes a bundle of a sick node. Neither the bundle nor its page may have a planted secret. With the
+// bundle's data, the checks must find the same faults as on the node.
 func TestSupportBundle(t *testing.T) {
 	n := newSickNode(t)
 	file := filepath.Join(n.dir, "bundle.tar.gz")
@@ -386,8 +387,8 @@ func TestSupportBundle(t *testing.T) {
 	}
 }
 
-// sameFindings wants the checks on the data of a bundle to find what the node has found. Only checks that cannot be
-// made there, or not all of them, may find less.
+// sameFindings checks that the checks find the same faults with a bundle's data as on the node. Some checks need the
+// node, or parts of them need it. Only these checks may find less.
 func (n *sickNode) sameFindings(file string) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -486,14 +487,14 @@ func (n *sickNode) example() {
 	n.Cleanup(func() { _ = exec.Command("ip", "rule", "del", "pref", "10001").Run() })
 	n.refuse()
 	n.past(pods)
-	// as after a log was replaced
+	// This is the state after a lease log was replaced.
 	n.Edit((*registry.State).CheckLog)
 	if err := view.MarkCollected(); err != nil {
 		n.Fatal(err)
 	}
 }
 
-// set sets a sysctl until the test ends: all tests share the namespace.
+// set sets a sysctl until the test ends, because all tests share the namespace.
 func (n *sickNode) set(key, value string) {
 	was, err := exec.Command("sysctl", "-n", key).Output()
 	if err != nil {
@@ -503,7 +504,7 @@ func (n *sickNode) set(key, value string) {
 	n.Cleanup(func() { _ = exec.Command("sysctl", "-qw", key+"="+strings.TrimSpace(string(was))).Run() })
 }
 
-// refuse records refusals of EC2, as growth does.
+// refuse records refusals by EC2, as growth does.
 func (n *sickNode) refuse() {
 	n.Edit(func(s *registry.State) {
 		now := time.Now()
@@ -518,7 +519,7 @@ func (n *sickNode) refuse() {
 	})
 }
 
-// past writes the lease log as it would be after a day, with the pods that are there now at its end.
+// past writes the lease log of a day. At its end, the log has the pods that exist now.
 func (n *sickNode) past(pods []aPod) {
 	var lines []registry.Line
 	now, number := time.Now().UTC(), 0
@@ -547,14 +548,14 @@ func (n *sickNode) past(pods []aPod) {
 	n.write("leases.log", text.String(), 0o600)
 }
 
-// TestSupportBundlePage makes the page of a node, which shows each kind of cells but unconfirmed ones. With
-// SUPPORT_BUNDLE_PAGE it keeps the page in this directory, for the picture in the docs.
+// TestSupportBundlePage makes the page of a node. The page has all kinds of cells, except unconfirmed addresses. If
+// SUPPORT_BUNDLE_PAGE is set, the test keeps the page in this directory, for the picture in the docs.
 func TestSupportBundlePage(t *testing.T) {
 	n := newNode(t)
 	n.example()
 	file, bin := filepath.Join(n.dir, "bundle.tar.gz"), n.dir
 	if kept := os.Getenv("SUPPORT_BUNDLE_BIN"); kept != "" {
-		bin = kept // the findings are then without those of plugins that are not there
+		bin = kept // no finding then says that plugins are missing
 	}
 	if _, err := n.tool("support-bundle", "--config", filepath.Join(n.dir, "net.d"), "--bin-dir", bin, "-o",
 		file); err != nil {

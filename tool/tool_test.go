@@ -24,36 +24,36 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
-// TestScript runs the transcripts in testdata, each on a node of its own: an
-// instance that was launched a moment ago, whose registry is $WORK/state. Its links
-// are in the network namespace of the test process, so the scripts run in turn. The node
-// of boot_elsewhere has its boot ENI at device index 1.
+// TestScript runs the transcripts in testdata. Each transcript has a new node: an instance that was launched a moment
+// ago, with its registry in $WORK/state. The node's links are in the network namespace of the test process, so the
+// transcripts run one after the other. The node of boot_elsewhere has its boot ENI at device index 1.
 //
-// Beside testscript's commands they have:
+// The transcripts have the commands of testscript, and these commands:
 //
 //	shows FILE               standard output is FILE, in which · is a blank at the end of a line
-//	fail ACTION CODE N       the next N calls of an EC2 action fail
-//	calls                    print the EC2 calls since the last time
+//	fail ACTION CODE N       EC2 refuses the next N calls of an action with this code
+//	calls                    print the EC2 calls since the previous "calls"
 //	enis                     print the ENIs that EC2 has
 //	ec2 ACTION KEY=VALUE...  a person or another program makes an EC2 call
-//	elsewhere                from now on EC2 is one that does not know the node
-//	leak INSTANCE [TAG=VALUE...]  make an ENI for an instance, and leave it so
+//	elsewhere                from now on, EC2 does not know the node
+//	leak INSTANCE [TAG=VALUE...]  create an ENI for an instance, and leave it unattached
 //	launch                   run another instance
-//	terminate INSTANCE       end one
-//	freeze ENI               metadata shows an ENI for ever as it is now
-//	hide ENI KEY             metadata does not show this of an ENI
+//	terminate INSTANCE       terminate an instance
+//	freeze ENI               from now on, metadata does not show changes of an ENI
+//	hide ENI KEY             metadata does not show this key of an ENI
 //	lease ADDRESS NAMESPACE/POD [AGE]
-//	has NAMESPACE LINK ADDRESS  a pod has the address at a link that is made on one of the node
-//	bound ADDRESS            the kernel has shown an address that is leased in its pod
-//	forgive                  the time has passed for which the node does not ask EC2 again after a refusal
-//	freed ADDRESS AGE        the registry says that an address became free so long ago
-//	age DURATION             the registry says that what it records happened so much earlier
-//	intents [ACTION...]      the registry says that these calls were begun, and no others
+//	has NAMESPACE LINK ADDRESS  a pod has the address, on a slave of one of the node's links
+//	bound ADDRESS            the address of a lease becomes bound
+//	forgive                  the time ends during which the node does not repeat a refused call
+//	freed ADDRESS AGE        in the registry, the address became free this long ago
+//	age DURATION             in the registry, all events happened this much earlier
+//	intents [ACTION...]      the registry has intents for these calls, and no other intents
 //	fields COMMAND           standard output has the JSON fields that the command's help names
-//	exposition FILE          a file is what Prometheus reads
+//	exposition FILE          Prometheus can read the file
 //	apiserver NODE           run an API server that knows the node, with the kubeconfig kubelet.conf
 //	locked FILE COMMAND      wait until a process that executes the command has a lock on the file, or waits for it
-//	patches [STATUS]         print the requests to it since the last time; it answers so from now on
+//	patches [STATUS]         print the requests to the API server since the previous "patches"; with STATUS, the
+//	                         server answers later requests with it
 func TestScript(t *testing.T) {
 	testscript.RunT(inTurn{t}, testscript.Params{
 		Dir:                 "testdata",
@@ -93,26 +93,27 @@ func TestScript(t *testing.T) {
 	})
 }
 
-// forgive makes the node forget what EC2 has refused: the time has passed for which it does not ask again.
+// forgive ends the time during which the node does not repeat a call that EC2 has refused.
 func forgive(ts *testscript.TestScript, _ bool, _ []string) {
 	on(ts).Forgive()
 }
 
-// age makes the entries of the registry older.
+// age makes the entries of the registry older by a duration.
 func age(ts *testscript.TestScript, _ bool, args []string) {
 	d, err := time.ParseDuration(args[0])
 	ts.Check(err)
 	on(ts).Age(d)
 }
 
-// count counts a command, as the plugins do.
+// count counts the execution of a command, as the plugins do.
 func count(ts *testscript.TestScript, _ bool, args []string) {
 	took, err := time.ParseDuration(args[2])
 	ts.Check(err)
 	registry.Count(on(ts).Dir, args[0], args[1], took)
 }
 
-// locked looks in /proc/locks (proc_locks(5)): the process ID and the inode follow the mode of a lock.
+// locked waits until a process has a lock on a file, or waits for it. In /proc/locks (proc_locks(5)), the process ID
+// and the inode come after the mode of the lock.
 func locked(ts *testscript.TestScript, _ bool, args []string) {
 	file, err := os.Stat(ts.MkAbs(args[0]))
 	ts.Check(err)
@@ -131,8 +132,8 @@ func locked(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Fatalf("no process that executes %s has or awaits the lock of %s", args[1], args[0])
 }
 
-// has gives an address to a pod, as the plugins do: at a link that is made on an ENI's. It is a macvlan where the
-// kernel has no ipvlan.
+// has gives an address to a pod: to a slave of a node's link, as the plugins do. If the kernel has no ipvlan, the link
+// is a macvlan.
 func has(ts *testscript.TestScript, _ bool, args []string) {
 	netns, link, addr := args[0], args[1], args[2]
 	name := "on-" + link
@@ -145,7 +146,7 @@ func has(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(ts.Exec("ip", "-n", netns, "addr", "add", addr+"/32", "dev", name))
 }
 
-// inTurn is a testscript.T that runs no script in parallel with another.
+// inTurn is a testscript.T that does not run scripts in parallel.
 type inTurn struct{ *testing.T }
 
 func (inTurn) Parallel()     {}
@@ -154,7 +155,7 @@ func (t inTurn) Run(name string, f func(testscript.T)) {
 	t.T.Run(name, func(t *testing.T) { f(inTurn{t}) })
 }
 
-// vpc is the VPC in which the output of the original tool was recorded.
+// vpc returns the VPC in which the output of the original tool was recorded.
 func vpc() ec2sim.Config {
 	c := ec2sim.World(`
 		vpc-1       10.0.0.0/16 100.64.0.0/16 2001:db8:1::/56
@@ -182,16 +183,16 @@ func setup(e *testscript.Env) error {
 	}
 	e.Values[onNode{}] = launched(e.T().(inTurn), vpc(), run, e.Setenv)
 	e.Setenv("CNI_IPVLAN_VPC_STATE_DIR", filepath.Join(e.WorkDir, "state"))
-	e.Setenv("GORACE", "atexit_sleep_ms=0") // else each process of a -race build takes a second to end
+	e.Setenv("GORACE", "atexit_sleep_ms=0") // otherwise each process of a -race build takes a second to exit
 	return nil
 }
 
-// asRecorded is the node on which the original's output was recorded.
+// asRecorded is the node on which the output of the original tool was recorded.
 var asRecorded = ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-a", SecurityGroups: []string{"sg-node"},
 	PrivateIP: netip.MustParseAddr("10.0.0.10")}
 
-// launched launches a node in the namespaces of this process, and tells programs by the environment where EC2, metadata
-// and the registry are.
+// launched launches a node in the namespaces of this process. It sets the environment variables that tell programs
+// where EC2, metadata and the registry are.
 func launched(t testing.TB, c ec2sim.Config, run ec2sim.RunInstance, setenv func(key, value string)) *simtest.Node {
 	t.Helper()
 	n := simtest.Here(t)
@@ -199,12 +200,12 @@ func launched(t testing.TB, c ec2sim.Config, run ec2sim.RunInstance, setenv func
 	n.Launch(t, c, run)
 	setenv("AWS_ENDPOINT_URL_EC2", simtest.Serve(t, n.EC2))
 	setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", simtest.Serve(t, n.Metadata()))
-	setenv("AWS_METADATA_SERVICE_TIMEOUT", "60") // this machine may be busy
+	setenv("AWS_METADATA_SERVICE_TIMEOUT", "60") // in seconds, because this machine may be busy
 	setenv("CNI_IPVLAN_VPC_STATE_DIR", n.Dir)
 	return n
 }
 
-// unmount takes the namespaces of pods away that a script which has failed did not.
+// unmount removes the pods' namespaces that a failed script has left.
 func unmount(t testing.TB) {
 	left, err := filepath.Glob("/run/netns/*")
 	for _, path := range left {
@@ -217,7 +218,7 @@ func unmount(t testing.TB) {
 
 type onNode struct{}
 
-// on is the node of a script, which may have set another directory for the registry.
+// on returns the node of a script. The script may have set another directory for the registry.
 func on(ts *testscript.TestScript) *simtest.Node {
 	n := ts.Value(onNode{}).(*simtest.Node)
 	n.Dir = ts.Getenv("CNI_IPVLAN_VPC_STATE_DIR")
@@ -241,7 +242,7 @@ func fail(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 func calls(ts *testscript.TestScript, _ bool, _ []string) {
-	out := ts.Stdout() // empties it, too
+	out := ts.Stdout() // ts.Stdout also empties the buffer
 	for _, c := range on(ts).EC2.Calls() {
 		fmt.Fprintln(out, c)
 	}
@@ -290,7 +291,7 @@ func intents(ts *testscript.TestScript, _ bool, args []string) {
 	})
 }
 
-// rebuilt makes the registry one that the node has rebuilt and not yet compared with EC2.
+// rebuilt changes the registry to a rebuilt registry that the node has not yet compared with EC2.
 func rebuilt(ts *testscript.TestScript, _ bool, _ []string) {
 	on(ts).Edit(func(s *registry.State) {
 		clear(s.Intents)

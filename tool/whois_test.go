@@ -12,7 +12,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// TestWhoisDocs compares what docs/operations.md shows of whois with the transcript.
+// TestWhoisDocs checks that docs/operations.md shows the same output of whois as the transcript.
 func TestWhoisDocs(t *testing.T) {
 	const file = "../docs/operations.md"
 	page, err := os.ReadFile(file)

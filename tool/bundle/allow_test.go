@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestAllowedFields puts a secret into each text of the types that a bundle copies. Only the fields of allowedFields
-// keep the secret. If a new field keeps it, filter the field, or add it to the list.
+// TestAllowedFields puts a secret into each text of the types that a bundle copies. Only the fields in allowedFields
+// may keep the secret. If another field keeps the secret, filter this field, or add it to allowedFields.
 func TestAllowedFields(t *testing.T) {
 	w := newAllowance()
 	state := func(change func(*registry.State)) any {
@@ -66,7 +66,7 @@ func TestAllowedFields(t *testing.T) {
 
 const secret = "hunter2pass"
 
-// setText puts the secret into a text, a list of texts or a map of texts, and reports whether the field is one.
+// setText puts the secret into a field, and reports whether the field is a text, a list of texts or a map of texts.
 func setText(v reflect.Value) bool {
 	text := func(of reflect.Type) reflect.Value { return reflect.ValueOf(secret).Convert(of) }
 	switch k := v.Type(); {
@@ -83,7 +83,7 @@ func setText(v reflect.Value) bool {
 	return true
 }
 
-// allowedFields are fields with identifiers, states, and names of links and pools.
+// allowedFields are the fields that may keep a text: identifiers, states, and names of links and pools.
 var allowedFields = strings.Fields(`
 	aws.ENI.Attachment aws.ENI.AttachmentStatus aws.ENI.ID aws.ENI.Instance aws.ENI.MAC aws.ENI.SecurityGroups
 	aws.ENI.Status aws.ENI.Subnet aws.ENI.VPC

@@ -23,7 +23,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/doctor"
 )
 
-// TestText wants messages of ours to stay as they are, and no secret to stay.
+// TestText checks that the filter keeps messages of ours unchanged, and removes all secrets.
 func TestText(t *testing.T) {
 	w := newAllowance()
 	w.allowWords("checkout-7d9f8c6b5-x2x4z", "net", "vetha1b2c3d4")
@@ -65,7 +65,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// noise is text that does not get smaller.
+// noise returns random text of the given size in bytes. Compression does not make it smaller.
 func noise(t *testing.T, size int) string {
 	b := make([]byte, size)
 	if _, err := rand.Read(b); err != nil {
@@ -74,7 +74,8 @@ func noise(t *testing.T, size int) string {
 	return base64.StdEncoding.EncodeToString(b)
 }
 
-// TestSize: a bundle has room for all shares. A source that is too large is cut, and the manifest says so.
+// TestSize checks that a bundle has room for the full shares of all sources. A source that is larger than its share is
+// cut, and the manifest says so.
 func TestSize(t *testing.T) {
 	m := Manifest{Format: 1}
 	files := map[string][]byte{}
@@ -82,7 +83,7 @@ func TestSize(t *testing.T) {
 		if r.share == 0 {
 			continue
 		}
-		// base64 is compressed to a little more than its bytes
+		// after compression, base64 text needs a little more than its original bytes
 		text, why, err := fittingJSON(noise(t, r.share*98/100), r.share)
 		if err != nil || why != "" || compressedSize(text) < r.share*95/100 {
 			t.Fatalf("%s: %d bytes of %d: %q, %v", r.name, compressedSize(text), r.share, why, err)
@@ -110,7 +111,8 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// TestKernelFirst: the kernel is read before the registry, so that the veth of a pod that starts meanwhile has a lease.
+// TestKernelFirst checks that a bundle reads the kernel before the registry. A pod may start between the two readings.
+// The registry then has a lease for each veth that the bundle has found in the kernel.
 func TestKernelFirst(t *testing.T) {
 	at := func(name string) int {
 		return slices.IndexFunc(readings, func(r reading) bool { return r.name == name })
@@ -120,7 +122,7 @@ func TestKernelFirst(t *testing.T) {
 	}
 }
 
-// TestCut: each value that can be cut becomes small enough.
+// TestCut checks that each value that can be cut becomes small enough.
 func TestCut(t *testing.T) {
 	s := &registry.State{}
 	for a := netip.MustParseAddr("10.0.0.1"); a.Less(netip.MustParseAddr("10.0.3.0")); a = a.Next() {
@@ -145,7 +147,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestWithin wants a reading that hangs to be left behind.
+// TestWithin checks that callWithin returns an error for a reading that hangs.
 func TestWithin(t *testing.T) {
 	began := time.Now()
 	_, err := callWithin(t.Context(), 10*time.Millisecond, func(context.Context) (int, error) { select {} })
@@ -154,7 +156,7 @@ func TestWithin(t *testing.T) {
 	}
 }
 
-// TestReadDamaged wants an error, and no panic, for what is no bundle.
+// TestReadDamaged checks that a damaged bundle causes an error and no panic.
 func TestReadDamaged(t *testing.T) {
 	var whole bytes.Buffer
 	text, err := json.Marshal([]Entry{{Text: "x"}})

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestWriteFile writes to names that a person may give. Symlinks, devices and pipes stay. A regular file is replaced: a
-// process that has opened the old file sees the old text.
+// TestWriteFile writes to different kinds of files that a person may name. Symlinks, devices and pipes remain. A
+// regular file is replaced, so a process that has opened the old file still reads the old text.
 func TestWriteFile(t *testing.T) {
 	at := func(name string) string { return filepath.Join(t.TempDir(), name) }
 	link := func(to string) string {
@@ -56,8 +56,8 @@ func TestWriteFile(t *testing.T) {
 	}
 }
 
-// beside returns a symlink to a relative path. Its directory has the file, and a symlink named sub to a directory whose
-// parent also has a file.
+// beside returns a symlink to the relative path in the argument to. The symlink's directory has two more entries: the
+// file, and the symlink sub. The symlink sub leads to a directory whose parent also has a file.
 func beside(t *testing.T, to string) string {
 	dir, other := t.TempDir(), t.TempDir()
 	must(t, os.Mkdir(filepath.Join(other, "deep"), 0o755))
@@ -69,7 +69,7 @@ func beside(t *testing.T, to string) string {
 	return filepath.Join(dir, "link")
 }
 
-// TestWriteFileInPlace writes into a named pipe, and into open files of this process by /proc.
+// TestWriteFileInPlace writes into a named pipe, and into files that this process has open, by their names in /proc.
 func TestWriteFileInPlace(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	must(t, syscall.Mkfifo(fifo, 0o600))

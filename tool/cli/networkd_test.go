@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestIsBetween: a file with a change time in the future is not unread. Otherwise doctor would restart systemd-networkd
-// for ever.
+// TestIsBetween checks that a file with a change time in the future does not count as unread by systemd-networkd.
+// Otherwise doctor would restart systemd-networkd again and again.
 func TestIsBetween(t *testing.T) {
 	started := time.Now()
 	now := started.Add(time.Hour)

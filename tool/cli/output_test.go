@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// TestForeignText: no command shows text of pods so that a terminal obeys it, whether in a table, in a sentence, in an
-// error or in a warning. JSON has the text itself.
+// TestForeignText checks that a terminal never obeys control characters in text of pods. It checks tables, sentences,
+// errors and warnings. JSON has the unchanged text.
 func TestForeignText(t *testing.T) {
 	const name = "a\x1b[2J\u202e\u2066\x00\u009b\xffb\r\nforged   row\tx"
 	type row struct {
@@ -58,8 +58,8 @@ func TestForeignText(t *testing.T) {
 	}
 }
 
-// TestExitStatus: the exit status of another program does not set the exit status of the tool, and does not hide an
-// error that sets it.
+// TestExitStatus checks the exit status of the tool. An error that wraps the exit status of another program neither
+// sets the tool's exit status, nor hides an error that sets it.
 func TestExitStatus(t *testing.T) {
 	program := exec.Command("false").Run()
 	misnamed := unknownCommand("x", &App{})

@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestWorking: the last line of a screen says what is done and for how long. Other lines replace it, and nothing of it
-// stays. In a log, there is no such line.
+// TestWorking checks the progress line on a terminal. The line says what the tool does, and for how long. When the tool
+// prints another line, the progress line disappears. In a log, there is no progress line.
 func TestWorking(t *testing.T) {
 	line := erase + Name + ": detach eni-1: "
 	for _, test := range []struct {
@@ -29,7 +29,7 @@ func TestWorking(t *testing.T) {
 			var b bytes.Buffer
 			term := &terminal{w: &b, screen: test.screen}
 			stop := term.working("detach eni-1")
-			time.Sleep(1500 * time.Millisecond) // of the test's own clock
+			time.Sleep(1500 * time.Millisecond) // the clock is that of the synctest bubble
 			fmt.Fprintln(term, "a line")
 			fmt.Fprintln(term, "another")
 			time.Sleep(time.Second)
@@ -42,7 +42,7 @@ func TestWorking(t *testing.T) {
 	}
 }
 
-// TestTerminal tells a pipe from a screen.
+// TestTerminal checks that a pipe does not count as a terminal.
 func TestTerminal(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -14,13 +14,13 @@ import (
 	"github.com/containernetworking/cni/libcni"
 )
 
-// lists is how many lists TestWhatLibcniRefuses makes.
+// lists is the number of lists that TestWhatLibcniRefuses generates.
 const lists = 10000
 
-// A generator writes lists that are mostly right: each key may have another value, or be left out.
+// A generator writes lists that are mostly valid. Sometimes it leaves out a key, or gives a key a wrong value.
 type generator struct{ *rand.Rand }
 
-// anything has values of all types, and values that keys of a list have.
+// anything has values of all types, and values that are valid for some key of a list.
 var anything = []string{
 	`null`, `true`, `false`, `"true"`, `"FALSE"`, `"yes"`, `0`, `1`, `-1`, `1.5`, `1e400`, `""`, `"x"`, `"1.0.0"`,
 	`"0.4.0"`, `"1"`, `"1.a.0"`, `"9.9.9"`,
@@ -32,7 +32,7 @@ var anything = []string{
 
 func (g generator) pick(from []string) string { return from[g.IntN(len(from))] }
 
-// value returns the right value of a key, or with a chance of one in n another.
+// value returns the valid value of a key. With a probability of 1/n, it returns a random value of anything.
 func (g generator) value(right string, n int) string {
 	if g.IntN(n) == 0 {
 		return g.pick(anything)
@@ -40,7 +40,8 @@ func (g generator) value(right string, n int) string {
 	return right
 }
 
-// object writes some keys, mostly with their right values, sometimes with a wrong one, in another case, or twice.
+// object writes an object with some of the keys. Most values are valid. A key may have another case, or occur twice.
+// Keys whose names are part of the argument often are mostly present.
 func (g generator) object(keys map[string]string, often string) string {
 	var all []string
 	for key, right := range keys {
@@ -110,7 +111,8 @@ func TestWhatLibcniRefuses(t *testing.T) {
 	}
 }
 
-// TestRefusedByRuntime: each value that a runtime refuses has its mistake, which names the key and what is wanted.
+// TestRefusedByRuntime checks that validate reports each value that a runtime refuses. The mistake names the key and
+// the valid values.
 func TestRefusedByRuntime(t *testing.T) {
 	const ours = `{"type": "cni-ipvlan-vpc-k8s", "secGroupIds": [], "hostInterface": "eth0", ` +
 		`"containerInterface": "eth1"%s}`
@@ -199,7 +201,7 @@ func TestRefusedByRuntime(t *testing.T) {
 	}
 }
 
-// tags writes n tags.
+// tags returns n tags as JSON text.
 func tags(n int) string {
 	var all []string
 	for i := range n {
@@ -208,7 +210,7 @@ func tags(n int) string {
 	return strings.Join(all, ", ")
 }
 
-// TestSiblings: the files of a directory fight only if a runtime reads them.
+// TestSiblings checks that only files that a runtime reads conflict with other files of the same directory.
 func TestSiblings(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"10-a.conflist", "20-b.conflist"} {

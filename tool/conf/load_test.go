@@ -20,7 +20,7 @@ const onePlugin = `{"cniVersion": "1.0.0", "name": "pods", "type": "cni-ipvlan-v
 	"secGroupIds": ["sg-1"], "hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true,
 	"egress": {"partner": {"gateways": ["172.20.0.9"], "destinations": ["203.0.113.0/24"], "namespaces": ["shop"]}}}`
 
-// written writes files into a directory.
+// written writes files into a new directory, and returns the directory.
 func written(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -36,7 +36,8 @@ func written(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// TestWherever: each method finds a network of ours in every kind of file from which a runtime or Multus takes it.
+// TestWherever checks that all methods find our network in every kind of file from which a runtime or Multus reads
+// networks.
 func TestWherever(t *testing.T) {
 	list := `{"cniVersion": "1.0.0", "name": "pods", "plugins": [` + onePlugin + `]}`
 	for name, files := range map[string]map[string]string{
@@ -85,7 +86,7 @@ func TestWherever(t *testing.T) {
 	}
 }
 
-// TestMultusCopies: the copy that Multus has of a list is no second network.
+// TestMultusCopies checks that a list and its copy in the configuration of Multus count as one network.
 func TestMultusCopies(t *testing.T) {
 	list := `{"cniVersion": "1.0.0", "name": "pods", "plugins": [` + onePlugin + `]}`
 	dir := written(t, map[string]string{"00-multus.conf": `{"name": "m", "type": "multus", "delegates": [` + list +
@@ -111,14 +112,15 @@ func TestMultusCopies(t *testing.T) {
 	}
 }
 
-// TestDropIns: what libcni appends to a list is in the chain for us, too, and what it refuses is a mistake.
+// TestDropIns: libcni appends plugins from a directory to a list. The loaded chain has these plugins, too. A file that
+// libcni refuses is a mistake.
 func TestDropIns(t *testing.T) {
 	list := func(keys string) string {
 		return `{"cniVersion": "1.0.0", "name": "pods"` + keys + `, "plugins": [` + onePlugin + `]}`
 	}
 	for name, tt := range map[string]struct {
 		files   map[string]string
-		mistake string // "": none
+		mistake string // part of the mistake; empty: no mistake
 	}{
 		"none": {map[string]string{"10-pods.conflist": list("")}, ""},
 		"harmless": {map[string]string{"10-pods.conflist": list(""), "pods/10-mesh.conf": `{"type": "istio-cni"}`,
@@ -167,8 +169,8 @@ func TestDropIns(t *testing.T) {
 	}
 }
 
-// TestMistake: a network with a mistake is left out, and the error names it. A file that Load cannot parse counts only
-// if no network is ours. Whole gives no answer without all networks.
+// TestMistake checks that a network with a mistake is left out, and that the error names the network. A file that Load
+// cannot parse is an error only if no network is ours. Whole returns an error unless it has all networks.
 func TestMistake(t *testing.T) {
 	list := func(name string) string {
 		plugin := strings.Replace(onePlugin, `"name": "pods"`, `"name": "`+name+`"`, 1)

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestExamples wants no mistake in the examples, each alone in its directory, as on a node.
+// TestExamples checks that the examples have no mistakes. Each example is alone in its directory, as on a node.
 func TestExamples(t *testing.T) {
 	examples, err := filepath.Glob("../../conflist-examples/*.conflist")
 	if err != nil || len(examples) == 0 {
@@ -30,8 +30,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// TestAllIsThree: validate reports the mistakes of the three plugins also for the plugin that does the work of all
-// three. It reports each mistake once.
+// TestAllIsThree checks that validate finds the same mistakes for the one-program plugin as for the three plugins. It
+// must report each mistake once.
 func TestAllIsThree(t *testing.T) {
 	const list = `{"name": "a", "cniVersion": "1.0.0", "plugins": [%s]}`
 	right := map[string]string{
@@ -73,7 +73,8 @@ func said(found []Mistake) (all []string) {
 	return all
 }
 
-// TestFindConfig: Load finds ipam's configuration in the examples, whichever plugin has it.
+// TestFindConfig checks that Load finds the configuration of ipam in the examples, whichever plugin of the chain has
+// it.
 func TestFindConfig(t *testing.T) {
 	for _, file := range []string{"10-cni-ipvlan-vpc-k8s", "three-plugins", "original", "pools"} {
 		all, err := Load("../../conflist-examples/" + file + ".conflist").All()
@@ -87,8 +88,8 @@ func TestFindConfig(t *testing.T) {
 	}
 }
 
-// TestValidateAnything: validate finds a mistake in any text that is no configuration, and reports it in the words of
-// the file.
+// TestValidateAnything checks that validate finds a mistake in each text that is no valid configuration. The text of
+// the mistake must contain no Go types.
 func TestValidateAnything(t *testing.T) {
 	for _, text := range []string{
 		``, `null`, `5`, `[]`, `{}`, `{"plugins": {}}`, `{"plugins": [1, null, {"type": 2}, {}]}`,
@@ -116,8 +117,8 @@ func TestValidateAnything(t *testing.T) {
 	}
 }
 
-// TestPoolNames: the plugin separates the parts of names that it makes by / and =, so no pool of a configuration has
-// these.
+// TestPoolNames: the names of derived pools contain / and = as separators. So the name of a configured pool must
+// contain neither.
 func TestPoolNames(t *testing.T) {
 	for name, right := range map[string]bool{"payments": true, "payments-2.a": true, "team/payments": false,
 		"a=b": false, "": false} {
@@ -130,7 +131,7 @@ func TestPoolNames(t *testing.T) {
 	}
 }
 
-// mistakesOf lists the mistakes in a file that is alone in its directory.
+// mistakesOf returns the mistakes of a file that is alone in its directory.
 func mistakesOf(t *testing.T, b []byte) []Mistake {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "10-example.conflist")

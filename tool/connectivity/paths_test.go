@@ -21,8 +21,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// TestUnassigned: metadata does not show the address of a pod. If EC2 shows it, metadata is behind, and the packet is
-// lost for another reason. If EC2 does not answer, metadata may be behind or right.
+// TestUnassigned: metadata does not show a pod's address. If EC2 shows the address, metadata lags, and the packet was
+// lost for another reason. If EC2 does not answer, metadata may lag or be right.
 func TestUnassigned(t *testing.T) {
 	a := netip.MustParseAddr("10.0.1.5")
 	has, lacks := []aws.ENI{{Addrs: []netip.Addr{a}}}, []aws.ENI{{ID: "eni-1"}}
@@ -46,8 +46,8 @@ func TestUnassigned(t *testing.T) {
 	}
 }
 
-// TestServiceFamily: in a cluster with both families, the API server's Service has only the first family. A Service of
-// the other family is another Service, which perhaps has no port 443.
+// TestServiceFamily: in a cluster with both families, the API server's Service has only an address of the first family.
+// For the other family, the test takes another Service, which perhaps does not have port 443.
 func TestServiceFamily(t *testing.T) {
 	n, _ := nltest.NS(t, "node")
 	for table, set := range map[string]string{"ip kube-proxy": "type ipv4_addr; elements = { 10.96.0.1 };",
@@ -86,8 +86,8 @@ func TestServiceFamily(t *testing.T) {
 	}
 }
 
-// TestBoth: after a small call, a server accepts no connection, or ends each without an answer. Only in the second case
-// may large packets be lost.
+// TestBoth: after a small call, a server either accepts no more connections, or closes each connection without an
+// answer. Only the second behaviour can mean that large packets are lost.
 func TestBoth(t *testing.T) {
 	n, _ := nltest.NS(t, "node")
 	nltest.Shell(t, n, "ip link set lo up")
@@ -111,8 +111,8 @@ func TestBoth(t *testing.T) {
 	}
 }
 
-// answerOnce answers one call. Before that, it ends the listener if refuses is true. Otherwise it ends the next
-// connection without an answer.
+// answerOnce answers one call. If refuses is true, it closes the listener before the answer. Otherwise it closes the
+// next connection without an answer.
 func answerOnce(l net.Listener, refuses bool) error {
 	defer l.Close()
 	c, err := l.Accept()
@@ -136,7 +136,8 @@ func answerOnce(l net.Listener, refuses bool) error {
 	return next.Close()
 }
 
-// TestAddTimeout: the plugins take an addTimeout of 1 to 90, whatever --within is.
+// TestAddTimeout checks that the addTimeout is always between 1 and 90 seconds, as the plugins demand, for each
+// --within.
 func TestAddTimeout(t *testing.T) {
 	for within, want := range map[time.Duration]time.Duration{Least: 6 * time.Second, time.Hour: conf.MostAddTimeout} {
 		if got := (Test{Within: within}).addTimeout(); got != want {
@@ -145,7 +146,8 @@ func TestAddTimeout(t *testing.T) {
 	}
 }
 
-// TestAddAdvice: a longer --within helps only if the ADD has waited, and if it may wait longer.
+// TestAddAdvice checks the advice to use a longer --within. It helps only if the ADD has waited for EC2, and if a
+// longer wait is allowed.
 func TestAddAdvice(t *testing.T) {
 	for _, c := range []struct {
 		within, took time.Duration
@@ -158,7 +160,7 @@ func TestAddAdvice(t *testing.T) {
 	}
 }
 
-// TestPlaceOf: a packet has left the node by the link of an ENI. It is the request or the answer.
+// TestPlaceOf: a packet has left the node through the link of an ENI. The packet is the request or the answer.
 func TestPlaceOf(t *testing.T) {
 	node, caller, server := &nl.NS{}, netip.MustParseAddr("10.0.1.5"), netip.MustParseAddr("10.0.1.6")
 	s := &scene{node: node}
@@ -177,7 +179,8 @@ func TestPlaceOf(t *testing.T) {
 	}
 }
 
-// TestStopped: the node forwards IPv4, but the link by which a packet arrives does not. IPv6 asks only the node.
+// TestStopped: the node forwards IPv4 packets, but the link on which a packet arrives does not. For IPv6, only the
+// node's setting counts.
 func TestStopped(t *testing.T) {
 	n, _ := nltest.NS(t, "node")
 	s := &scene{node: n}

@@ -14,7 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestFixesAreWhatIsShipped compares what doctor --fix writes with what a package installs.
+// TestFixesAreWhatIsShipped checks that doctor --fix writes the same files as a package installs.
 func TestFixesAreWhatIsShipped(t *testing.T) {
 	for file, fix := range map[string]string{
 		"../../systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf":                         networkdConf,
@@ -40,7 +40,7 @@ func TestFixesAreWhatIsShipped(t *testing.T) {
 }
 
 func TestEntries(t *testing.T) {
-	// Of a node with two processors, Linux 6.1.
+	// These are the statistics of a neighbour table, from a node with two processors and Linux 6.1.
 	const stat = `entries  allocs   destroys hash_grows lookups  hits     res_failed rcv_probes_mcast rcv_probes_ucast periodic_gc_runs forced_gc_runs unresolved_discards table_fulls
 000003e8 0000002a 00000009 00000000 00000101 00000077 00000000  00000000         00000000         0000021c         00000000       00000000            00000000
 000003e8 00000011 00000001 00000000 00000100 00000011 00000000  00000000         00000000         00000000         00000000       00000000            00000000
@@ -53,12 +53,13 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-// TestNeighbors wants a full table to get a higher limit, and a table with room to keep a limit that is high enough.
+// TestNeighbors checks that doctor proposes a higher limit for a full neighbour table. If the table has room and the
+// limit is high enough, doctor proposes nothing.
 func TestNeighbors(t *testing.T) {
 	for _, c := range []struct {
 		limit   string
 		entries int
-		want    string // "": no finding
+		want    string // empty: no finding
 	}{
 		{"1024", 0, "warning: 4096"},
 		{"1024", 1000, "error: 4096"},
@@ -84,7 +85,7 @@ func TestNeighbors(t *testing.T) {
 	}
 }
 
-// TestNeighborsOfPods: a node has more pods than the configuration says. Each pod has an address of each family, so the
+// TestNeighborsOfPods: a node has more pods than the configuration says. Each pod has an address of each family. So the
 // number of pods is half the number of leases.
 func TestNeighborsOfPods(t *testing.T) {
 	s := &registry.State{}
@@ -103,7 +104,7 @@ func TestNeighborsOfPods(t *testing.T) {
 	}
 }
 
-// TestPolicyCommand wants the partition of China and GovCloud in the command, and none elsewhere.
+// TestPolicyCommand checks that the command has the option --partition in China and GovCloud, and in no other region.
 func TestPolicyCommand(t *testing.T) {
 	for region, want := range map[string]string{
 		"eu-west-1":     "cni-ipvlan-vpc-k8s-tool iam-policy",
@@ -116,7 +117,8 @@ func TestPolicyCommand(t *testing.T) {
 	}
 }
 
-// TestOnNode compares the checks that a record serves, in part or not at all, with the table of the page.
+// TestOnNode checks the page's table of checks: which checks the data of a support bundle allows whole, in part, or not
+// at all.
 func TestOnNode(t *testing.T) {
 	var again, part, never []string
 	for _, c := range checks {

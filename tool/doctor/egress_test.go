@@ -13,8 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// TestEgressKernelUnloaded: a process that may not have modules loaded reports no error about a module that is not
-// loaded. This needs a kernel that has no FOU, or has not loaded it yet.
+// TestEgressKernelUnloaded checks a process that may not load modules. It must report no error about a module that is
+// not loaded. The test needs a kernel without FOU, or a kernel that has not loaded it.
 func TestEgressKernelUnloaded(t *testing.T) {
 	nltest.Need(t, "root", "netns")
 	networks := []conf.NetworkEgress{{Config: egress.Config{Egresses: map[string]egress.Egress{

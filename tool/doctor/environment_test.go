@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestOfUnit reads what systemctl show prints of a unit, and the files that it names. What comes later counts.
+// TestOfUnit reads the output of systemctl show for a unit, and the files that the output names. A later value replaces
+// an earlier value.
 func TestOfUnit(t *testing.T) {
 	const shown = `LoadState=loaded
 Environment=AWS_REGION=eu-west-1 "NO_PROXY=10.0.0.0/8, vpc.test" AWS_CA_BUNDLE=/etc/ca.pem

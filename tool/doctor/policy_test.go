@@ -17,7 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// TestPolicyEngines finds each engine by what it leaves on a node, once, and names the pools that it does not restrict.
+// TestPolicyEngines checks that doctor finds each policy engine once, by the objects that the engine leaves on a node.
+// doctor must name the pools that the engine does not restrict.
 func TestPolicyEngines(t *testing.T) {
 	nltest.Need(t, "root", "nftables")
 	chain := func(family, table, name string) func(*nl.NS) error {

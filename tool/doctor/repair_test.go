@@ -34,26 +34,26 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// repairConflist takes a serviceLoop.
+// repairConflist is a format. Its argument is the key serviceLoop.
 const repairConflist = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
 	{"type": "cni-ipvlan-vpc-k8s-ipam", "interfaceIndex": 1, "secGroupIds": [], "ipFamilies": ["IPv4", "IPv6"]},
 	{"type": "cni-ipvlan-vpc-k8s-unnumbered-ptp", "hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true, "serviceLoop": %q}]}`
 
-// A dual is a node with a pod that has an address of each family. Another plugin has made the pod's link to the VPC.
+// A dual is a node with a pod that has an address of each family. Another plugin has added the pod's link to the VPC.
 type dual struct {
 	t        *testing.T
 	loop     string
-	link     string // of the ENI of a routed pod
+	link     string // link of the ENI, if the pod is a routed pod
 	node     *nl.NS
 	router   *nl.NS
 	conflist string
-	cache    string // where the runtime keeps what it has told
+	cache    string // directory in which the runtime keeps the file about the pod
 	registry *registry.Registry
 	owner    registry.Lease
-	final    *types100.Result // what the last plugin answers to the pod's ADD
+	final    *types100.Result // result of the last plugin for the pod's ADD
 }
 
-// own is the node's address of IPv6.
+// own is the IPv6 address of the node.
 var own = nl.Addr{Prefix: netip.MustParsePrefix("fd00::10/64"), Dev: "eth0", NoDAD: true}
 
 func newDual(t *testing.T, loop string) *dual {
@@ -66,7 +66,7 @@ func newDual(t *testing.T, loop string) *dual {
 	return d
 }
 
-// newRouted is a node with a routed pod, whose pair has the name for engines.
+// newRouted returns a node with a routed pod. The name of the pair is the one that policy engines expect.
 func newRouted(t *testing.T) *dual {
 	d := newNode(t, strings.NewReplacer(`"serviceLoop": %q`, `"vethPrefix": "eni"`,
 		`"interfaceIndex": 1`, `"dataPath": "veth"`).Replace(repairConflist))
@@ -77,7 +77,7 @@ func newRouted(t *testing.T) *dual {
 	return d
 }
 
-// newNode is a node with the namespace of a pod, which has a lease.
+// newNode returns a node with the namespace of a pod. The pod has a lease.
 func newNode(t *testing.T, conflist string) *dual {
 	nltest.Need(t, "nftables")
 	d := &dual{t: t, conflist: filepath.Join(t.TempDir(), "10.conflist"), cache: t.TempDir()}
@@ -107,7 +107,7 @@ func newNode(t *testing.T, conflist string) *dual {
 	return d
 }
 
-// lease gives the pod its addresses.
+// lease adds an ENI and the leases of the pod's addresses to the registry.
 func (d *dual) lease(s *registry.State) error {
 	p := netip.MustParsePrefix
 	e := registry.ENI{MAC: "02:00:00:00:00:01", Index: 1, Subnet: "subnet-1", VPC: "vpc-1", CIDR: p("10.0.1.0/24"),
@@ -121,7 +121,7 @@ func (d *dual) lease(s *registry.State) error {
 	return nil
 }
 
-// result is what ipam answers to the pod's ADD.
+// result returns the configuration, and the result of ipam for the pod's ADD.
 func (d *dual) result() (n conf.Network, added *types100.Result) {
 	networks, err := conf.Load(d.conflist).Networks()
 	want(d.t, err)
@@ -133,7 +133,7 @@ func (d *dual) result() (n conf.Network, added *types100.Result) {
 	return networks[0], added
 }
 
-// add does the last plugin's part of the pod's ADD.
+// add executes ADD of the last plugin for the pod.
 func (d *dual) add() error {
 	n, added := d.result()
 	final, err := ptp.Commands().Add(d.t.Context(), &plugin.Request[ptp.Config]{
@@ -144,14 +144,14 @@ func (d *dual) add() error {
 	return err
 }
 
-// del does the last plugin's part of the pod's DEL.
+// del executes DEL of the last plugin for the pod.
 func (d *dual) del() error {
 	n, added := d.result()
 	return ptp.Commands().Del(d.t.Context(), &plugin.Request[ptp.Config]{
 		Network: d.owner.Network, Attachment: d.owner.Attachment, NetNS: d.owner.NetNS, Config: n.Pair, Prev: added})
 }
 
-// tell writes the file that a runtime keeps after the ADD.
+// tell writes the file that a runtime keeps after the pod's ADD. more has further keys of the file.
 func (d *dual) tell(more map[string]any) {
 	config, err := os.ReadFile(d.conflist)
 	want(d.t, err)
@@ -165,13 +165,13 @@ func (d *dual) tell(more map[string]any) {
 	want(d.t, os.WriteFile(filepath.Join(d.cache, fmt.Sprintf("pods-%s-eth0", told["containerId"])), text, 0o600))
 }
 
-// settled makes the lease so old that the ADD has ended.
+// settled makes the lease so old that repair does not expect the ADD to be still running.
 func (d *dual) settled() {
 	d.owner.Since = time.Now().Add(-time.Hour)
 	want(d.t, d.registry.Update(d.t.Context(), d.lease))
 }
 
-// offAndOn disables IPv6 on the node and enables it again; the node gets its address back.
+// offAndOn disables IPv6 on the node, enables it again, and adds the node's address again.
 func (d *dual) offAndOn() {
 	d.t.Helper()
 	const all = "net/ipv6/conf/all/disable_ipv6"
@@ -184,7 +184,7 @@ func (d *dual) repair() (did []string, err error) {
 	return did, err
 }
 
-// sources make a pod known to repair, each in another way.
+// sources has the ways in which repair learns of a pod.
 var sources = map[string]func(*dual){
 	"told, and young":          func(d *dual) { d.tell(nil) },
 	"told, without a registry": func(d *dual) { d.tell(nil); want(d.t, os.RemoveAll(registry.Dir())) },
@@ -195,8 +195,8 @@ var sources = map[string]func(*dual){
 	},
 }
 
-// TestRepairPods takes from the node what belongs to a running pod, as other programs and the kernel do. By each of the
-// sources that know the pod, doctor and repair find what is lost, and each of them puts all of it back.
+// TestRepairPods deletes objects of a running pod from the node, as other programs and the kernel do. For each of the
+// sources, doctor and repair must find the loss, and must put all objects back.
 func TestRepairPods(t *testing.T) {
 	const veth = "$VETH"
 	losses := map[string]struct{ lose, means string }{
@@ -243,7 +243,7 @@ func TestRepairPods(t *testing.T) {
 	}
 }
 
-// TestRepairRouted takes from the node what belongs to a routed pod, by either name of its pair.
+// TestRepairRouted deletes objects of a routed pod from the node, for both names of the pair.
 func TestRepairRouted(t *testing.T) {
 	for how, know := range sources {
 		t.Run(how, func(t *testing.T) {
@@ -287,9 +287,10 @@ func TestRepairRouted(t *testing.T) {
 	}
 }
 
-// TestRepairRoutedShared: after the ADD of a routed pod, the configuration has changed, and another pod has come. The
-// node loses objects that both pods share. repair puts them back as the ADD of the younger pod has made them. ARP
-// requests again have the ENI's primary address as their sender, although the runtime does not keep this address.
+// TestRepairRoutedShared: after the ADD of a routed pod, the configuration has changed, and another pod was added. The
+// node loses objects that both pods share. repair must put them back as the ADD of the younger pod made them. Then ARP
+// requests again have the ENI's primary address as their sender, although the runtime's file does not have this
+// address.
 func TestRepairRoutedShared(t *testing.T) {
 	for _, lose := range []string{"nft delete table arp cni_ipvlan_vpc_k8s._ask.ens6", "nft flush ruleset",
 		"ip route flush proto 72 table all; ip -6 route flush proto 72 table all"} {
@@ -317,7 +318,7 @@ func TestRepairRoutedShared(t *testing.T) {
 	}
 }
 
-// younger adds another pod by the present configuration.
+// younger adds another pod with the present configuration.
 func (d *dual) younger() {
 	d.t.Helper()
 	_, path := nltest.NS(d.t, "younger")
@@ -343,12 +344,13 @@ func (d *dual) younger() {
 	}))
 }
 
-// repairs runs a script that takes something from the node, and then either of doctor and repair.
+// repairs runs a script that deletes objects from the node. Then it runs doctor or repair, and checks that the objects
+// are back.
 func (d *dual) repairs(lost, before, script, means string) {
 	t := d.t
 	t.Helper()
 	for _, by := range []string{"repair", "doctor"} {
-		_ = d.node.Do(func() error { return exec.Command("sh", "-c", script).Run() }) // the pod need not have all of it
+		_ = d.node.Do(func() error { return exec.Command("sh", "-c", script).Run() }) // the pod may lack some objects
 		if d.sorted() == before {
 			if d.loop == "" {
 				t.Errorf("%s: %s changes nothing", lost, script)
@@ -374,7 +376,7 @@ func (d *dual) repairs(lost, before, script, means string) {
 	}
 }
 
-// doctor is a node for its checks.
+// doctor returns the node as the checks of doctor see it.
 func (d *dual) doctor() *Node {
 	p := &Node{conflists: conf.Load(d.conflist), pool: ipam.New(lease.Pool{Host: d.node, Registry: d.registry}, nil),
 		kernel: liveKernel{d.node}}
@@ -385,21 +387,23 @@ func (d *dual) doctor() *Node {
 	return p
 }
 
-// sorted is the state of the node. The order of rules of one priority does not matter.
+// sorted returns the state of the node as sorted lines, because the order of rules with the same priority does not
+// matter.
 func (d *dual) sorted() string {
 	lines := strings.Split(nltest.Dump(d.t, d.node), "\n")
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
 }
 
-// index is the index of a link of the node.
+// index returns the index of a link of the node.
 func (d *dual) index(link string) int {
 	l, err := d.node.LinkByName(link)
 	want(d.t, err)
 	return l.Index
 }
 
-// TestRepairSpare: only the spare route is gone. That is no error, and repair puts it back.
+// TestRepairSpare: the node has lost only the spare route. doctor must not report an error, and repair must put the
+// route back.
 func TestRepairSpare(t *testing.T) {
 	d := newDual(t, "")
 	d.settled()
@@ -413,8 +417,8 @@ func TestRepairSpare(t *testing.T) {
 	}
 }
 
-// TestRepairClosed: another program has emptied the chain without which the service loop fails open. Doctor names the
-// table, and repair puts the chain back.
+// TestRepairClosed: another program has emptied a chain. Without the rules of this chain, the service loop fails open.
+// doctor must name the table, and repair must put the rules back.
 func TestRepairClosed(t *testing.T) {
 	d := newDual(t, "")
 	d.settled()
@@ -436,8 +440,8 @@ func TestRepairClosed(t *testing.T) {
 	}
 }
 
-// TestRepairNotInPod: the pod has lost its default route. doctor names it, and repair leaves the pod's namespace as it
-// is.
+// TestRepairNotInPod: the pod has lost its default route. doctor must name the route, and repair must not change the
+// pod's namespace.
 func TestRepairNotInPod(t *testing.T) {
 	d := newDual(t, "")
 	d.tell(nil)
@@ -454,8 +458,8 @@ func TestRepairNotInPod(t *testing.T) {
 	}
 }
 
-// TestRepairOthers: the runtime keeps the file of a pod whose address another pod has by now. repair puts back no route
-// to the first pod.
+// TestRepairOthers: the runtime keeps the file of a pod, but another pod has the address now. repair must not put a
+// route to the first pod back.
 func TestRepairOthers(t *testing.T) {
 	d := newDual(t, "")
 	d.tell(nil)
@@ -472,8 +476,8 @@ func TestRepairOthers(t *testing.T) {
 	}
 }
 
-// TestRepairMeanwhile: while doctor and repair compare other pods, a pod starts, and has no route yet. Its lease is
-// newer than the registry that they have read.
+// TestRepairMeanwhile: while doctor and repair compare other pods, a pod starts, and has no route yet. The registry
+// that doctor and repair have read is older than the pod's lease. They must not report the pod.
 func TestRepairMeanwhile(t *testing.T) {
 	d := newDual(t, "")
 	nltest.Shell(t, d.node, "ip route flush table all proto 72; ip -6 route flush table all proto 72")
@@ -484,8 +488,8 @@ func TestRepairMeanwhile(t *testing.T) {
 	}
 }
 
-// TestLeftoversMeanwhile: a pod starts after doctor has read the registry, or ends while doctor reads the kernel.
-// Neither has left anything behind. A veth without a lease is a leftover.
+// TestLeftoversMeanwhile: one pod starts after doctor has read the registry, and another pod ends while doctor reads
+// the kernel. doctor must report no leftover of these pods. A veth without a lease is a leftover.
 func TestLeftoversMeanwhile(t *testing.T) {
 	d := newDual(t, "")
 	d.tell(nil)
@@ -513,7 +517,7 @@ func TestLeftoversMeanwhile(t *testing.T) {
 	}
 }
 
-// An ending kernel ends a pod after it has listed the rules for the first time.
+// An ending is a kernel in which a pod ends, after doctor has listed the rules for the first time.
 type ending struct {
 	liveKernel
 	end func()
@@ -532,17 +536,17 @@ func must1[T any](v T, err error) T {
 	return v
 }
 
-// TestRepairPair: another program has deleted all that is ours on a node with a running pod. repair gives
-// the pod its veth pair again, and all that goes with it, but not while its ADD may be under
-// way, nor to a pod that has ended.
+// TestRepairPair: on a node with a running pod, another program has deleted all objects that are ours. repair must make
+// the pod's veth pair again, and all objects that depend on the pair. It must not do this while the pod's ADD may still
+// run, and not for a pod that has ended.
 func TestRepairPair(t *testing.T) {
 	for _, loop := range []string{"", "none"} {
 		t.Run(loop, func(t *testing.T) { testPair(t, newDual(t, loop)) })
 	}
 }
 
-// TestRepairLimits: the pod has a limit of its bandwidth, which only the runtime knows. The repaired pair has the limit
-// again. On a kernel without limits, the kernel's refusal shows that repair has set one.
+// TestRepairLimits: the pod has a limit for its bandwidth, which only the runtime's file has. repair must give the new
+// pair this limit. On a kernel that has no such limits, the kernel's error shows that repair has tried.
 func TestRepairLimits(t *testing.T) {
 	d := newDual(t, "")
 	pod, _ := d.running()
@@ -572,7 +576,7 @@ func TestRepairLimits(t *testing.T) {
 	}
 }
 
-// running opens the pod's namespace, and returns what the second plugin has made there.
+// running opens the pod's namespace, and returns the objects that the second plugin has made there.
 func (d *dual) running() (pod *nl.NS, link nl.Wiring) {
 	pod, err := nl.Open("pod", d.owner.NetNS)
 	want(d.t, err)
@@ -591,7 +595,7 @@ func (d *dual) running() (pod *nl.NS, link nl.Wiring) {
 func testPair(t *testing.T, d *dual) {
 	pod, addrs := d.running()
 	state := func() string {
-		numbers := regexp.MustCompile(`(table|lookup) 2(5[6-9]|[67]\d)`) // they go by the index of the pair
+		numbers := regexp.MustCompile(`(table|lookup) 2(5[6-9]|[67]\d)`) // they depend on the pair's index
 		return numbers.ReplaceAllString(nltest.Dump(t, d.node, pod), "$1 N")
 	}
 	before := state()
@@ -634,9 +638,9 @@ func want(t *testing.T, err error) {
 	}
 }
 
-// TestRepairGuard: a program has deleted the guard that keeps pods from sending packets directly to the node. doctor
-// finds this, and repair puts the guard back. doctor also finds that the node accepts router advertisements on the link
-// of a secondary ENI.
+// TestRepairGuard: a program has deleted the guard, which prevents packets from pods directly to the node. doctor must
+// find this, and repair must put the guard back. doctor must also find that the node accepts router advertisements on
+// the link of a secondary ENI.
 func TestRepairGuard(t *testing.T) {
 	d := newDual(t, "")
 	other, _ := nltest.NS(t, "vpc")
@@ -676,7 +680,7 @@ func TestRepairGuard(t *testing.T) {
 	}
 }
 
-// TestBootPods: doctor notes pods on the boot ENI, and not on another.
+// TestBootPods checks that doctor reports pods on the boot ENI, and no pods on other ENIs.
 func TestBootPods(t *testing.T) {
 	p := &Node{state: &registry.State{ENIs: map[string]registry.ENI{"eni-boot": {Boot: true, Index: 0},
 		"eni-pods": {Index: 1}}}}

@@ -14,7 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// TestRuntime: a process has the name containerd, as any user can start one. The one of PATH says the release.
+// TestRuntime: a program of a user is named containerd, as each user can name a program. doctor must take the release
+// from the containerd in $PATH.
 func TestRuntime(t *testing.T) {
 	dir, path := t.TempDir(), t.TempDir()
 	for in, text := range map[string]string{
@@ -37,9 +38,9 @@ func TestRuntime(t *testing.T) {
 	if err := other.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer other.Wait() // it ends with stdin
+	defer other.Wait() // the program exits when its standard input is closed
 	defer stdin.Close()
-	if _, err := stdout.Read(make([]byte, 1)); err != nil { // it runs
+	if _, err := stdout.Read(make([]byte, 1)); err != nil { // wait until the program runs
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", path+":"+os.Getenv("PATH"))

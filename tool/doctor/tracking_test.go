@@ -22,7 +22,7 @@ func TestShortTracking(t *testing.T) {
 		standard int
 		want     []string
 	}{
-		{0, []string{"note eni-4 60"}}, // EC2 does not say
+		{0, []string{"note eni-4 60"}}, // EC2 does not show the timeout
 		{432000, []string{"note eni-4 60"}},
 		{350, []string{"note eni-4 60", "warning eni-1, eni-2 350"}}, // Nitro v6
 	} {

@@ -20,9 +20,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestShipped reads logs of several nodes as programs deliver them: with repeated, reordered and cut lines, and damaged
-// files. Each answer is right or unknown. Without a loss, an answer is unknown only if the clock was set and the order
-// of the lines is lost.
+// TestShipped reads logs of several nodes as log shippers deliver them: with repeated, reordered and cut lines, and in
+// damaged files. Each answer must be right or unknown. If no line is lost, an answer may be unknown only if the clock
+// was set and the order of the lines is lost.
 func TestShipped(t *testing.T) {
 	histories, questions := 10*len(shippers), 100
 	type count struct{ right, unknown int }
@@ -47,7 +47,7 @@ func TestShipped(t *testing.T) {
 				got += l.Container
 			}
 			switch {
-			// the address was found in use, by an unknown pod
+			// The address was found in use by an unknown pod.
 			case !h.Sure(a, at, at.Add(1)), got == "" && len(found) > 0:
 				counts[how.name].unknown++
 			case got != want:
@@ -67,7 +67,7 @@ func TestShipped(t *testing.T) {
 	}
 }
 
-// A past is what has happened on some nodes, and the logs that they have written.
+// A past has the events on some nodes, and the logs that the nodes have written.
 type past struct {
 	rng   *rand.Rand
 	now   time.Time // the true time
@@ -77,27 +77,27 @@ type past struct {
 	truth map[netip.Addr][]tenure
 }
 
-// A tenure is the time for which a container had an address.
+// A tenure is the time during which a container had an address.
 type tenure struct {
 	container string
-	from, to  time.Time // to is zero: it has it
+	from, to  time.Time // if to is zero, the container still has the address
 }
 
 // A machine is a node that writes a log.
 type machine struct {
 	id     string
 	booted time.Time     // the true time
-	offset time.Duration // of its clock
+	offset time.Duration // difference of the node's clock from the true time
 	boots  int
 	leases map[netip.Addr]registry.Line
-	files  [][]string // the oldest first, of lines
+	files  [][]string // lines of each file, the oldest file first
 	series string
 	number int
 	after  string
-	count  int // of series
+	count  int // number of series
 }
 
-// skew is the largest difference of a clock from the true time, once a program has set it.
+// skew is the largest difference between the true time and a clock that a program has set.
 const skew = 3 * time.Second
 
 func newPast(seed uint64) *past {
@@ -115,7 +115,7 @@ func newPast(seed uint64) *past {
 	return w
 }
 
-// offset is that of a clock that a program has set.
+// offset returns the random offset of a clock that a program has set.
 func (w *past) offset() time.Duration { return time.Duration(w.rng.Int64N(int64(2*skew))) - skew }
 
 func (w *past) play() {
@@ -148,14 +148,14 @@ func (w *past) play() {
 		}
 	}
 	for _, n := range w.nodes {
-		w.step(n, w.offset()) // all clocks are right in the end
+		w.step(n, w.offset()) // in the end, all clocks are right
 	}
 	w.now = w.now.Add(time.Hour)
 }
 
 func (w *past) stamp(n *machine) time.Time { return w.now.Add(n.offset) }
 
-// begin begins a series.
+// begin begins a new series of the log.
 func (n *machine) begin() {
 	if n.series != "" {
 		n.after = fmt.Sprintf("%s.%d", n.series, n.number)
@@ -172,7 +172,7 @@ func (n *machine) write(lines ...registry.Line) {
 	}
 }
 
-// change writes a change of a lease.
+// change writes a line about the change of a lease.
 func (n *machine) change(l registry.Line) {
 	n.number++
 	n.write(l)
@@ -217,16 +217,17 @@ func (w *past) end(n *machine) {
 
 func (w *past) over(a netip.Addr) { ls := w.truth[a]; ls[len(ls)-1].to = w.now }
 
-// mistake lets the clock of a machine that boots be wrong by hours, until a program sets it.
+// mistake gives the clock of a booting node, in half of the cases, an offset of several hours. The offset stays until a
+// program sets the clock.
 func (n *machine) mistake(rng *rand.Rand) {
 	if rng.IntN(2) == 0 {
 		n.offset = time.Duration(rng.IntN(20)-10) * time.Hour
 	}
 }
 
-// reboot ends all leases of a node without a line.
+// reboot ends all leases of a node without a line in the log.
 func (w *past) reboot(n *machine) {
-	w.step(n, w.offset()) // no reader knows by which clock the lines are that no line corrects
+	w.step(n, w.offset()) // first, because only a later line can correct the times of the lines before it
 	for a := range n.leases {
 		w.over(a)
 	}
@@ -241,8 +242,8 @@ func (w *past) reboot(n *machine) {
 	w.snapshot(n)
 }
 
-// lose deletes the registry of a node. It is rebuilt from the kernel, without the pods' names, except for a pod that
-// has ended.
+// lose deletes and rebuilds the registry of a node. The new registry lacks the pods' names. One pod may end before the
+// rebuild, so the new registry does not have its lease.
 func (w *past) lose(n *machine) {
 	n.begin()
 	over := w.rng.IntN(3) == 0
@@ -261,7 +262,7 @@ func (w *past) lose(n *machine) {
 	w.snapshot(n)
 }
 
-// step sets the clock of a node. The registry moves its times by as much.
+// step sets the clock of a node. The registry moves its recorded times by the same difference.
 func (w *past) step(n *machine, offset time.Duration) {
 	for a, l := range n.leases {
 		l.Time = l.Time.Add(offset - n.offset)
@@ -272,7 +273,8 @@ func (w *past) step(n *machine, offset time.Duration) {
 	w.snapshot(n)
 }
 
-// killed is as if a process was killed while it wrote the last line: the next one writes it again.
+// killed cuts the last line, as if a process was killed while it wrote the line. The next process writes the line
+// again.
 func (w *past) killed(n *machine) {
 	i := len(n.files) - 1
 	j := len(n.files[i]) - 1
@@ -285,7 +287,8 @@ func (w *past) killed(n *machine) {
 	w.snapshot(n)
 }
 
-// question returns an address, a time that is not near a change of it, and the container that had it.
+// question returns an address, a time, and the container that had the address at this time. The time is not near a
+// change of the address's lease.
 func (w *past) question() (netip.Addr, time.Time, string) {
 	for {
 		a := w.addrs[w.rng.IntN(len(w.addrs))]
@@ -305,7 +308,7 @@ func (w *past) question() (netip.Addr, time.Time, string) {
 	}
 }
 
-// logged returns the time from which all nodes had a log.
+// logged returns a time from which all nodes have a log.
 func (w *past) logged() time.Time { return w.begun.Add(skew) }
 
 func (w *past) about(a netip.Addr) (text string) {
@@ -325,10 +328,10 @@ func encoded(l registry.Line) string {
 	return string(b)
 }
 
-// A shipper puts the logs of nodes into a directory.
+// A shipper copies the logs of the nodes into a directory, as a program or a fault delivers them.
 type shipper struct {
 	name string
-	most int // how many answers may be unknown, in percent
+	most int // maximum percentage of unknown answers
 	ship func(w *past, dir string)
 }
 
@@ -343,7 +346,7 @@ var shippers = []shipper{
 			}
 		})
 	}},
-	{"an image", 1, func(w *past, dir string) { // other nodes were made from a used one, and have its log
+	{"an image", 1, func(w *past, dir string) { // other nodes have the disk image and the log of a used node
 		for i, n := range w.nodes {
 			store(filepath.Join(dir, n.id, "leases.log"), slices.Concat(slices.Concat(w.nodes[0].files...),
 				slices.Concat(w.nodes[i].files...)))
@@ -366,7 +369,7 @@ var shippers = []shipper{
 	{"lines lost", 20, func(w *past, dir string) {
 		w.each(dir, func(n *machine, to string) {
 			all := slices.Concat(n.files...)
-			last := len(all) - 1 // no reader can know that nothing comes after the last line
+			last := len(all) - 1 // the last line stays, because no reader can know that a line is missing after it
 			store(to, append(slices.DeleteFunc(slices.Clone(all[:last]), func(string) bool {
 				return w.rng.IntN(50) == 0
 			}), all[last]))
@@ -395,7 +398,7 @@ var shippers = []shipper{
 	}},
 }
 
-// whole returns the lines that no kill has cut.
+// whole returns the lines that are complete.
 func whole(lines []string) []string {
 	return slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return !strings.HasSuffix(l, "}") })
 }
@@ -418,7 +421,7 @@ func store(path string, lines []string) {
 	must(os.WriteFile(path, []byte(strings.Join(lines, "\n")+"\n"), 0o600))
 }
 
-// copy writes the first files of a log as a rotation names them.
+// copy writes the first files of a log, with the names that logrotate gives them.
 func (n *machine) copy(to string, files int) {
 	for i, lines := range n.files[:files] {
 		name := to
@@ -429,7 +432,7 @@ func (n *machine) copy(to string, files int) {
 	}
 }
 
-// mixed are the lines of all nodes in any order, some of them several times.
+// mixed returns the lines of all nodes in random order. Each line occurs between 1 and most times.
 func (w *past) mixed(most int) (all []string) {
 	for _, n := range w.nodes {
 		for _, l := range whole(slices.Concat(n.files...)) {
@@ -442,7 +445,7 @@ func (w *past) mixed(most int) (all []string) {
 	return all
 }
 
-// cut cuts some lines, but not before a byte. They may be sent again.
+// cut cuts some lines at a random byte, but not before the byte least. If again is true, the whole line may follow.
 func (w *past) cut(dir string, least int, again bool) {
 	w.each(dir, func(n *machine, to string) {
 		all := slices.Concat(n.files...)
@@ -458,7 +461,7 @@ func (w *past) cut(dir string, least int, again bool) {
 	})
 }
 
-// FuzzRead: repeated lines change nothing, and leases end after they begin.
+// FuzzRead checks two things: repeated lines do not change the result, and each lease ends after its begin.
 func FuzzRead(f *testing.F) {
 	w := newPast(1)
 	w.play()
@@ -505,7 +508,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// told are leases as text.
+// told returns leases as text.
 func told(ls []*Lease) (text string) {
 	for _, l := range ls {
 		text += fmt.Sprintf("%s %q from %s to %s\n", l.Instance, l.Container, l.Begin.Format(time.TimeOnly),

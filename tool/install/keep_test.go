@@ -14,7 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// listOf writes a conflist with plugins of these types.
+// listOf returns a conflist with plugins of these types.
 func listOf(types ...string) []byte {
 	text := `{"cniVersion": "1.0.0", "name": "pods", "plugins": [`
 	for i, typ := range types {
@@ -26,7 +26,8 @@ func listOf(types ...string) []byte {
 	return []byte(text + `]}` + "\n")
 }
 
-// withAppended does what istio-cni does: it reads all of the list, adds a plugin, and writes it in its own way.
+// withAppended does what istio-cni does: it reads the whole list, appends a plugin, and writes the list in its own
+// format.
 func withAppended(t *testing.T, file, typ string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -46,12 +47,12 @@ func withAppended(t *testing.T, file, typ string) {
 	}
 }
 
-// TestKeep: an installation keeps what other programs have put behind our plugins, and nothing that an earlier conflist
-// of ours had.
+// TestKeep checks that an installation keeps the plugins that other programs have appended. It must not keep plugins
+// that an earlier conflist of ours had.
 func TestKeep(t *testing.T) {
 	const ours, istio, linkerd, portmap, tuning = conf.TypeAll, "istio-cni", "linkerd-cni", "portmap", "tuning"
 	for name, tt := range map[string]struct {
-		steps []any // []string: install such a list; string: another program appends it
+		steps []any // []string: install a list of these types; string: another program appends this type
 		want  []string
 	}{
 		"nothing else": {[]any{[]string{ours}, []string{ours}}, []string{ours}},
@@ -107,7 +108,7 @@ func TestKeepOfOlderRelease(t *testing.T) {
 	c := &Conflist{"10-pods.conflist", listOf(conf.TypeAll)}
 	for has, want := range map[string][]string{
 		string(listOf(conf.TypeAll, "portmap", "istio-cni")): {"portmap", "istio-cni"},
-		string(listOf("bridge", "istio-cni")):                nil, // a list without a plugin of ours is replaced
+		string(listOf("bridge", "istio-cni")):                nil, // install replaces a list without a plugin of ours
 		"":                                                   nil, "{": nil, `{"plugins": 1}`: nil,
 	} {
 		if _, kept, err := c.textWithAdded([]byte(has)); err != nil || !slices.Equal(kept, want) {
@@ -119,7 +120,7 @@ func TestKeepOfOlderRelease(t *testing.T) {
 	}
 }
 
-// TestKeepSame: a file that means the same is not replaced, whichever program has written it.
+// TestKeepSame checks that install does not replace a file that means the same as the new conflist.
 func TestKeepSame(t *testing.T) {
 	i := &Installation{Place: Place{ConfDir: t.TempDir()}, Conflist: &Conflist{"10-pods.conflist",
 		listOf(conf.TypeAll, "portmap")}}

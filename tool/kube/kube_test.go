@@ -27,11 +27,11 @@ import (
 	"time"
 )
 
-// An apiServer behaves as the API server does for a PATCH of a node's status: it authenticates by certificate or token,
-// and lets a node change its own status alone.
+// An apiServer answers a PATCH of a node's status as the API server does. It authenticates the client by a certificate
+// or a token, and allows a node to change only its own status.
 type apiServer struct {
 	*httptest.Server
-	dir      string // with the files of a node: ca.crt, kubelet.pem
+	dir      string // directory with the files of a node: ca.crt and kubelet.pem
 	capacity map[string]any
 	requests []string
 }
@@ -53,7 +53,7 @@ func newAPIServer(t *testing.T) *apiServer {
 	return s
 }
 
-// writeCertificate writes a certificate that signs itself, and its key, into one file, as kubelets have them.
+// writeCertificate writes a self-signed certificate and its key into one file, as the kubelet does.
 func (s *apiServer) writeCertificate(t *testing.T, name string) *x509.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -87,7 +87,6 @@ func (s *apiServer) write(t *testing.T, name, text string, mode os.FileMode) str
 	return file
 }
 
-// ServeHTTP answers a request.
 func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	s.requests = append(s.requests, fmt.Sprintf("%s %s %s %s", r.Method, r.URL, r.Header.Get("Content-Type"), body))
@@ -117,7 +116,7 @@ func refuse(w http.ResponseWriter, status int, message string) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "message": message})
 }
 
-// kubeconfig writes a kubeconfig for a user.
+// kubeconfig writes a kubeconfig with these credentials of a user, and returns its path.
 func (s *apiServer) kubeconfig(t *testing.T, user string) string {
 	t.Helper()
 	return s.write(t, "kubelet.conf", fmt.Sprintf(`apiVersion: v1
@@ -136,11 +135,11 @@ users:
 `, s.URL, user), 0o600)
 }
 
-// TestPatchNode patches a node with each kind of credentials that kubelets have, and sends one request.
+// TestPatchNode patches a node with each kind of credentials that a kubelet has. Each patch must need only one request.
 func TestPatchNode(t *testing.T) {
 	for name, test := range map[string]struct {
 		user string
-		node string // that the credentials name
+		node string // the node that the credentials name
 	}{
 		"a file, as by kubeadm and kOps": {"{client-certificate: kubelet.pem, client-key: kubelet.pem}", "node1"},
 		"data in the kubeconfig":         {"DATA", "node1"},
@@ -188,7 +187,7 @@ echo '{"kind": "'$KIND'", "apiVersion": "client.authentication.k8s.io/v1beta1", 
 	}
 }
 
-// TestRotated has a kubelet that gets another certificate: each process takes the current one.
+// TestRotated replaces the kubelet's certificate. Each process must use the current certificate.
 func TestRotated(t *testing.T) {
 	s := newAPIServer(t)
 	file := s.kubeconfig(t, "{client-certificate: kubelet.pem, client-key: kubelet.pem}")
@@ -203,7 +202,7 @@ func TestRotated(t *testing.T) {
 	}
 }
 
-// TestRefused has answers that are no success.
+// TestRefused checks the errors for answers that are no success.
 func TestRefused(t *testing.T) {
 	s := newAPIServer(t)
 	for user, want := range map[string]int{"{token: other}": http.StatusUnauthorized,
@@ -231,7 +230,8 @@ func must1[T any](v T, err error) T {
 	return v
 }
 
-// TestRedirected has a server that sends clients elsewhere. The credentials do not go there.
+// TestRedirected has an API server that redirects the client to another server. The client must not follow, because the
+// other server would get the credentials.
 func TestRedirected(t *testing.T) {
 	s, asked := newAPIServer(t), 0
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked++ }))
@@ -244,7 +244,7 @@ func TestRedirected(t *testing.T) {
 	}
 }
 
-// TestBadKubeconfigs has kubeconfigs that no kubelet has. Each error says what is wrong.
+// TestBadKubeconfigs checks the errors for kubeconfigs that no kubelet has. Each error must say what is wrong.
 func TestBadKubeconfigs(t *testing.T) {
 	s := newAPIServer(t)
 	for user, want := range map[string]string{
@@ -278,7 +278,7 @@ func TestBadKubeconfigs(t *testing.T) {
 	}
 }
 
-// TestExecEnds ends a program that takes too long, even if the program has started another one.
+// TestExecEnds checks that a credential program that takes too long is killed, even if it has started another program.
 func TestExecEnds(t *testing.T) {
 	s := newAPIServer(t)
 	for _, program := range []string{"{command: sleep, args: ['60']}", "{command: sh, args: [-c, 'sleep 60; true']}"} {
@@ -294,7 +294,8 @@ func TestExecEnds(t *testing.T) {
 	}
 }
 
-// TestExecLeaves: the program prints credentials and ends, and leaves a program that keeps the pipes open.
+// TestExecLeaves: the credential program prints credentials and exits. It leaves a child process that keeps the pipes
+// open.
 func TestExecLeaves(t *testing.T) {
 	s := newAPIServer(t)
 	s.write(t, "get-token", `#!/bin/sh

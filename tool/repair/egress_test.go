@@ -35,7 +35,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/repair"
 )
 
-// The test binary is cni-tool repair where these are in its environment.
+// If these environment variables are set, the test binary runs cni-tool repair.
 const (
 	ofConfig = "REPAIR_CONFIG"
 	ofKept   = "REPAIR_KEPT"
@@ -53,8 +53,9 @@ func TestMain(m *testing.M) {
 	os.Exit(nltest.Guard{M: m}.Run())
 }
 
-// egresses are configurations of one egress. The second has no destination of the first unchanged, but most of its
-// addresses. The third also has a gateway of the other family, and the fifth has only this gateway.
+// egresses are configurations with one egress. The destinations of the second cover most addresses of the first's
+// destinations, but none of the prefixes is the same. The third also has a gateway of the other family. The fifth has
+// only this gateway.
 var egresses = map[string]string{
 	"first": `"gateways": ["172.20.0.77"],
 		"destinations": ["203.0.113.0/24", "198.51.100.0/24", "10.8.0.0/13", "192.0.2.0/25"],
@@ -71,11 +72,11 @@ var egresses = map[string]string{
 		"except": ["2600:1f18::/56", "3fff:1:2::/48"], "clients": ["2600:1f18::/56"]`,
 }
 
-// changes of the configuration.
+// changes are pairs of configurations: before and after a change.
 var changes = [][2]string{{"first", "second"}, {"second", "first"}, {"first", "third"}, {"third", "first"},
 	{"fifth", "third"}, {"third", "fourth"}, {"fourth", "third"}}
 
-// probes are addresses in, between and beyond all of these destinations.
+// probes are addresses in, between and outside the destinations of all egresses.
 var probes = []netip.Addr{
 	netip.MustParseAddr("203.0.113.5"), netip.MustParseAddr("203.0.113.200"), netip.MustParseAddr("198.51.100.1"),
 	netip.MustParseAddr("198.51.100.65"), netip.MustParseAddr("10.8.1.5"), netip.MustParseAddr("10.8.2.5"),
@@ -86,16 +87,16 @@ var probes = []netip.Addr{
 	netip.MustParseAddr("2600:1f18::9"), netip.MustParseAddr("fd00:20::77"), netip.MustParseAddr("fd00:20::78"),
 }
 
-// own are the addresses of the pod.
+// own are the addresses of the pod, with their subnets.
 var own = []netip.Prefix{netip.MustParsePrefix("10.0.1.5/24"), netip.MustParsePrefix("2600:1f18:0:1::5/64")}
 
-// A node has a pod, to which another plugin has given its addresses.
+// A node is a node with one pod. Another plugin has given the pod its addresses.
 type node struct {
 	*testing.T
 	ns, pod    *nl.NS
-	path, kept string // the namespace of the pod, and where the runtime keeps what it has told the plugins
+	path, kept string // path of the pod's namespace, and the directory of the runtime's file about the pod
 	config     string // the path of the conflist
-	role       string // the key of the egress that gives the pod its role
+	role       string // the key of the egress that makes the pod a client ("namespaces") or a router ("routers")
 }
 
 func newNode(t *testing.T, role string) *node {
@@ -109,14 +110,14 @@ func newNode(t *testing.T, role string) *node {
 	return n
 }
 
-// start gives the node another pod, as the other plugin makes it.
+// start gives the node a new pod, with the objects that the other plugin makes.
 func (n *node) start() {
 	n.Helper()
 	n.pod, n.path = nltest.NS(n.T, "pod")
 	w := nl.Wiring{{NS: n.pod, Object: nl.Veth{Name: "eth0", Peer: "far", PeerNS: n.pod, MTU: 9001}},
 		{NS: n.pod, Object: nl.Up{Dev: "far"}},
 		{NS: n.pod, Object: nl.Sysctl{Key: "net/ipv6/conf/eth0/disable_ipv6", Value: "0"}},
-		// new links get these, as of distributions and of runtimes
+		// New links get these values, because distributions and runtimes set the defaults.
 		{NS: n.pod, Object: nl.Sysctl{Key: "net/ipv4/conf/default/rp_filter", Value: "2"}},
 		{NS: n.pod, Object: nl.Sysctl{Key: "net/ipv6/conf/default/disable_ipv6", Value: "1"}}}
 	for _, p := range own {
@@ -128,7 +129,7 @@ func (n *node) start() {
 	n.must(w.Add())
 }
 
-// gateways are those of the pod's subnets.
+// gateways are the routers of the pod's subnets.
 var gateways = []netip.Addr{netip.MustParseAddr("10.0.1.1"), netip.MustParseAddr("2600:1f18:0:1::1")}
 
 func (n *node) must(err error) {
@@ -138,7 +139,7 @@ func (n *node) must(err error) {
 	}
 }
 
-// configure writes the conflist: the plugin stands behind another project's.
+// configure writes the conflist. The plugin egress comes after a plugin of another project.
 func (n *node) configure(name string) {
 	n.Helper()
 	n.must(os.WriteFile(n.config, fmt.Appendf(nil, `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "ptp"},
@@ -146,7 +147,7 @@ func (n *node) configure(name string) {
 		"egress": {"partner": {%s, %q: ["default"], "selectable": ["shop"]}}}]}`, egresses[name], n.role), 0o600))
 }
 
-// request returns the pod's request by the present configuration.
+// request returns the pod's request with the present configuration.
 func (n *node) request() *plugin.Request[egress.Config] {
 	n.Helper()
 	all, err := conf.Load(n.config).Egress()
@@ -167,7 +168,7 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// add does the ADD of the pod, and then writes the file that the runtime keeps.
+// add executes the ADD of the pod, and then writes the file that the runtime keeps.
 func (n *node) add() {
 	n.Helper()
 	r := n.request()
@@ -175,7 +176,7 @@ func (n *node) add() {
 	n.keep(nil)
 }
 
-// keep writes what the runtime keeps.
+// keep writes the file that the runtime keeps. more has further keys of the file.
 func (n *node) keep(more map[string]any) {
 	n.Helper()
 	r := n.request()
@@ -190,7 +191,7 @@ func (n *node) keep(more map[string]any) {
 	n.must(os.WriteFile(filepath.Join(n.kept, "pods-c1-eth0"), kept, 0o600))
 }
 
-// ends has a DEL of the pod, which leaves nothing of the egress.
+// ends executes the DEL of the pod, and checks that no object of the egress remains.
 func (n *node) ends() {
 	n.Helper()
 	n.must(n.ns.Do(func() error { return egress.Commands().Del(n.Context(), n.request()) }))
@@ -201,7 +202,7 @@ func (n *node) ends() {
 	}
 }
 
-// within is the same in a subtest.
+// within returns the node for use in a subtest.
 func (n *node) within(t *testing.T) *node {
 	inner := *n
 	inner.T = t
@@ -213,7 +214,7 @@ func (n *node) check() error {
 	return n.ns.Do(func() error { return egress.Commands().Check(n.Context(), n.request()) })
 }
 
-// repair returns what cni-tool repair has done.
+// repair runs cni-tool repair, and returns what it has done.
 func (n *node) repair() []string {
 	n.Helper()
 	var did []string
@@ -221,7 +222,7 @@ func (n *node) repair() []string {
 	return did
 }
 
-// ways are the links by which the pod's packets leave, by their destinations.
+// ways returns, for each of the probes, the link through which the pod sends packets to it.
 func (n *node) ways() map[string]string {
 	n.Helper()
 	all := map[string]string{}
@@ -241,7 +242,8 @@ func (n *node) ways() map[string]string {
 	return all
 }
 
-// made returns the pod as an ADD by a configuration makes it: its ways, and the dump of all its objects.
+// made starts a pod, and executes its ADD with a configuration. It returns the pod's ways, and the dump of all its
+// objects.
 func (n *node) made(name string) (ways map[string]string, dump string) {
 	n.Helper()
 	n.start()
@@ -261,7 +263,8 @@ func (n *node) dump() (lines string) {
 	return lines + n.sysctls()
 }
 
-// sysctls returns the sysctls of the families that have a tunnel. Those of other families have no effect.
+// sysctls returns the pod's sysctls for each family that has a tunnel. The sysctls of a family without a tunnel have no
+// effect.
 func (n *node) sysctls() (lines string) {
 	n.Helper()
 	for _, family := range []struct{ link, dir, keys string }{
@@ -281,8 +284,8 @@ func (n *node) sysctls() (lines string) {
 	return lines
 }
 
-// TestRenewed: after a change of the configuration, repair makes a running client or router what an ADD would make it.
-// A second repair does nothing. CHECK and DEL work.
+// TestRenewed: the configuration of a running client or router has changed. repair must change the pod to what an ADD
+// would make. A second repair must do nothing. CHECK and DEL must work.
 func TestRenewed(t *testing.T) {
 	for _, role := range []string{"namespaces", "routers"} {
 		for _, c := range changes {
@@ -310,8 +313,9 @@ func TestRenewed(t *testing.T) {
 	}
 }
 
-// TestKillRenewal kills repair after each system call. Each address then has the way of the earlier configuration or
-// that of the present one. CHECK finds nothing lost. The next repair ends the change, or a DEL ends the pod.
+// TestKillRenewal kills repair after each system call. Then packets to each address must take the way of the old
+// configuration or of the new one, and CHECK must succeed. The next repair must finish the change, or a DEL must remove
+// everything.
 func TestKillRenewal(t *testing.T) {
 	for role, few := range map[string][][2]string{"namespaces": changes[:6], "routers": changes[2:5]} {
 		for _, c := range few {
@@ -345,7 +349,7 @@ func TestKillRenewal(t *testing.T) {
 	}
 }
 
-// run is repair as a process that is killed.
+// run runs repair in a process that the trace kills.
 func (n *node) run(tr *trace.Trace) (status syscall.WaitStatus) {
 	n.Helper()
 	c := exec.Command(os.Args[0])
@@ -354,8 +358,8 @@ func (n *node) run(tr *trace.Trace) (status syscall.WaitStatus) {
 	return status
 }
 
-// TestRenewalRefused: repair names what it may not change, and leaves it. It also leaves a pod that has ended, or of
-// which nothing is known.
+// TestRenewalRefused: repair must name what it may not change, and must not change it. It must also not change a pod
+// that has ended, or a pod about which the runtime has no file.
 func TestRenewalRefused(t *testing.T) {
 	n := newNode(t, "namespaces")
 	n.made("first")
@@ -386,7 +390,7 @@ func TestRenewalRefused(t *testing.T) {
 				all, err := conf.Load(n.config).Egress()
 				n.must(err)
 				found = repair.OutdatedBy(n.ns, all[0])
-				_, _ = repair.Node(t.Context(), conf.Load(n.config)) // says the same
+				_, _ = repair.Node(t.Context(), conf.Load(n.config)) // returns the same
 				return nil
 			}))
 			if len(found) != 1 || found[0].Err == nil || !strings.Contains(found[0].String(), c.means) {
@@ -421,7 +425,8 @@ func TestRenewalRefused(t *testing.T) {
 	}
 }
 
-// TestRenewalOfLoss: CHECK and doctor find what a client or a router has lost, and repair puts it back.
+// TestRenewalOfLoss: a client or a router has lost objects. CHECK and doctor must find the loss, and repair must put
+// the objects back.
 func TestRenewalOfLoss(t *testing.T) {
 	both := []string{"namespaces", "routers"}
 	for lost, o := range map[string]struct {
@@ -464,8 +469,8 @@ func TestRenewalOfLoss(t *testing.T) {
 	}
 }
 
-// TestRenewalOfDestination checks a client that has lost both routes to a destination. What the client has left fits
-// together, so egress.Lost finds nothing. But doctor also compares the client with the configuration (OutdatedBy).
+// TestRenewalOfDestination checks a client that has lost both routes to a destination. The remaining objects are
+// consistent, so egress.Lost finds nothing. But doctor also compares the client with the configuration (OutdatedBy).
 func TestRenewalOfDestination(t *testing.T) {
 	n := newNode(t, "namespaces")
 	_, want := n.made("first")
@@ -494,8 +499,8 @@ func TestRenewalOfDestination(t *testing.T) {
 	n.must(n.check())
 }
 
-// TestRenewalOfOneRoute checks a client that has lost one of its routes to the gateways, or one that refuses packets.
-// Doctor finds the loss, and repair puts the route back.
+// TestRenewalOfOneRoute checks a client that has lost one route: a route to a gateway, or a route that refuses packets.
+// doctor must find the loss, and repair must put the route back.
 func TestRenewalOfOneRoute(t *testing.T) {
 	n := newNode(t, "namespaces")
 	_, want := n.made("third")

@@ -15,8 +15,8 @@ import (
 )
 
 // TestLagOfEC2 compares a registry with an EC2 that lacks an address or an ENI of the registry. If EC2 has just
-// assigned or attached it, EC2 may lag, and no finding may tell an operator to delete a pod. An old lease, or an old
-// time since when the address is free, proves that EC2 does not lag.
+// assigned or attached it, EC2 may lag. Then no finding may tell an operator to delete a pod. An old lease, or an
+// address that has been free for long, proves that EC2 does not lag.
 func TestLagOfEC2(t *testing.T) {
 	now := time.Now()
 	fresh, old := now.Add(-2*time.Second), now.Add(-time.Hour)
@@ -99,7 +99,8 @@ func TestLagOfEC2(t *testing.T) {
 	}
 }
 
-// TestFindingsDraining: who ends the deletion of an ENI depends on the configuration, and on what EC2 shows.
+// TestFindingsDraining: the configuration, and the state in EC2, decide which program or person must finish the
+// deletion of an ENI.
 func TestFindingsDraining(t *testing.T) {
 	now := time.Now()
 	for name, c := range map[string]struct {
@@ -134,7 +135,8 @@ func TestFindingsDraining(t *testing.T) {
 	}
 }
 
-// TestFindingsBegun: who finishes an ENI that a killed ADD has created depends on the configuration.
+// TestFindingsBegun: a killed ADD has created an ENI. The configuration decides which program or person must finish the
+// work.
 func TestFindingsBegun(t *testing.T) {
 	for keeps, want := range map[bool]string{false: "registry-gc deletes it", true: "remove-interface eni-2"} {
 		s := &registry.State{Instance: registry.Instance{ID: "i-1"},
@@ -142,7 +144,7 @@ func TestFindingsBegun(t *testing.T) {
 		o := Observation{Now: time.Now(), State: s, KeepsENIs: keeps, EC2: Said{true, []aws.ENI{{ID: "eni-2",
 			Status: "available", Tags: map[string]string{book.TagInstance: "i-1", book.TagManaged: "true"}}}}}
 		fs := o.Compare(func(string) time.Duration { return time.Minute }).Findings()
-		if len(fs) != 2 || !strings.Contains(fs[1].Do, want) { // the first: the registry has no ENIs
+		if len(fs) != 2 || !strings.Contains(fs[1].Do, want) { // the first finding says that the registry has no ENIs
 			t.Errorf("got %+v, want %q", fs, want)
 		}
 	}

@@ -12,14 +12,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// TestENILinks wants each ENI's link by the MAC address, whatever name the registry has for it.
+// TestENILinks checks that an ENI's link is found by its MAC address, even if the registry has another name.
 func TestENILinks(t *testing.T) {
 	const first, second, gone = "02:00:00:00:00:01", "02:00:00:00:00:02", "02:00:00:00:00:03"
 	node, _ := nltest.NS(t, "node")
 	nltest.Shell(t, node, "ip link add eth1 address "+first+" type veth peer name eth2 address "+second)
 	for _, tt := range []struct {
 		name  string
-		names map[string]string // in the registry
+		names map[string]string // names of the links in the registry
 		want  map[string]string
 	}{
 		{"as they were", map[string]string{first: "eth1"}, map[string]string{first: "eth1"}},

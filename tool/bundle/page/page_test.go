@@ -17,10 +17,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/doctor"
 )
 
-// hostile is what a name may be if an attacker chooses it.
+// hostile is a text that an attacker could choose as a name.
 const hostile = `"'><script>alert(1)</script><img src=http://evil.test/x onerror=alert(2)><style>*{}</style>` + "</svg>{{.}}"
 
-// hostileBundle has hostile text in each place that the page shows.
+// hostileBundle returns a bundle with the text hostile in each field that the page shows.
 func hostileBundle() *bundle.Bundle {
 	a, now := netip.MustParseAddr("10.0.1.5"), time.Now()
 	s := &registry.State{ENIs: map[string]registry.ENI{"eni-" + hostile: {MAC: hostile, Link: hostile, Index: 1,
@@ -48,7 +48,7 @@ func hostileBundle() *bundle.Bundle {
 // tags matches what a browser takes for the beginning of an element, and its attributes.
 var tags = regexp.MustCompile(`<([a-z][a-z0-9]*)((?:\s+[a-zA-Z:-]+(?:="[^"]*")?)*)\s*/?>`)
 
-// TestHostile wants the text of others to be text: no element, no attribute and no request comes of it.
+// TestHostile checks that hostile text stays text on the page. It must create no element, no attribute and no request.
 func TestHostile(t *testing.T) {
 	b := hostileBundle()
 	var out strings.Builder
@@ -88,7 +88,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestLinks wants each link to lead to a part of the page, and each name of a part to be there once.
+// TestLinks checks that each link of the page leads to a part of the page, and that no two parts have the same ID.
 func TestLinks(t *testing.T) {
 	b := hostileBundle()
 	var out strings.Builder
@@ -112,7 +112,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestEmpty wants a page for a bundle in which nothing could be read.
+// TestEmpty checks that there is a page for a bundle whose sources could not be read.
 func TestEmpty(t *testing.T) {
 	b := &bundle.Bundle{Conflists: conf.Recorded("", nil), Manifest: bundle.Manifest{Sources: []bundle.Source{
 		{Name: "registry", State: bundle.Unread, Why: "read-only file system"}}}}
