@@ -131,7 +131,8 @@ func (w *world) policyFits(t *testing.T) {
 	_, printed := w.run(t, "-policy")
 	var p iam.Policy
 	check(t, json.Unmarshal([]byte(printed), &p))
-	allowed, called := map[string]bool{}, map[string]bool{"CreateTags": true} // the policy allows CreateTags only in calls that create objects
+	// The program makes no call of CreateTags, but creates objects with tags.
+	allowed, called := map[string]bool{}, map[string]bool{"CreateTags": true}
 	for _, s := range p.Statement {
 		for _, a := range s.Action {
 			allowed[strings.TrimPrefix(a, "ec2:")] = true
@@ -164,7 +165,8 @@ func TestComparePlanted(t *testing.T) {
 	w := newWorld(t, account, plant, reachable(t))
 	w.keys()
 	status, printed := w.run(t, "-yes", "-only", "compare", "-instance-profile", "nodes")
-	if status != exitFailed || !strings.Contains(printed, "and 2 of these fail the test") { // the differences are the error code, and its meaning for the suite
+	// The two differences are the error code, and its meaning for the suite.
+	if status != exitFailed || !strings.Contains(printed, "and 2 of these fail the test") {
 		t.Errorf("%d: %s", status, printed)
 	}
 	for _, want := range []string{"FAIL   AssignPrivateIpAddresses: Errors.Error.Code",

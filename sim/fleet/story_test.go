@@ -22,7 +22,7 @@ type plan struct {
 	nodes, pods int // pods is the number of pods of each node
 	seed        uint64
 	ramp        bool          // if true, nodes start as fast as RunInstances allows; otherwise all nodes start at once
-	replace     bool          // if true, all pods are replaced after the start, and once more while EC2 refuses all calls
+	replace     bool          // if true, all pods are replaced, and once more while EC2 refuses all calls
 	churn       int           // how many pods per second the fleet replaces
 	horizon     time.Duration // maximum duration of each phase
 	hour        time.Duration // how long EC2 refuses all calls
