@@ -15,12 +15,12 @@ import (
 	"time"
 )
 
-// changer is a variable that makes the test binary a process that changes the registry in this directory. If the value
-// is empty, the process does nothing.
+// changer is an environment variable with the path of a registry's directory. If it is set, the test binary changes
+// this registry, and runs no tests. If the path is empty, the process changes nothing.
 const changer = "REGISTRY_TEST_CHANGER"
 
-// BenchmarkChange measures the CPU time of a process that ends a lease or begins it again, minus that of a process that
-// does nothing. On a clock that counts instructions, a nanosecond is one instruction:
+// BenchmarkChange measures the CPU time of a process that ends a lease or begins it again. It subtracts the CPU time of
+// a process that does nothing. On a clock that counts instructions, a nanosecond is one instruction:
 //
 //	CGO_ENABLED=0 go test -c -o bin/registry.test ./registry
 //	nl/nltest/vm/icount bin/registry.test -test.run '^$' -test.bench Change -test.benchtime 30x
@@ -38,7 +38,7 @@ func BenchmarkChange(b *testing.B) {
 	})
 }
 
-// BenchmarkLeases measures what a process pays to read all leases, as the tool does.
+// BenchmarkLeases measures the time to read all leases, as the tool does.
 func BenchmarkLeases(b *testing.B) {
 	onNodes(b, func(b *testing.B, r *Registry) {
 		for range b.N {
@@ -48,7 +48,7 @@ func BenchmarkLeases(b *testing.B) {
 	})
 }
 
-// onNodes runs a benchmark with the registries of a small node and of large ones.
+// onNodes runs a benchmark with the registries of a small node and of large nodes.
 func onNodes(b *testing.B, run func(*testing.B, *Registry)) {
 	for _, n := range []struct {
 		name               string
@@ -64,11 +64,11 @@ func onNodes(b *testing.B, run func(*testing.B, *Registry)) {
 	}
 }
 
-// changing is the CPU time of a changer.
+// changing returns the CPU time of a process that changes the registry in dir.
 func changing(b *testing.B, dir string) time.Duration {
 	b.Helper()
 	cmd := exec.Command(os.Args[0])
-	// As in a plugin, there is no collection, and no profile of the memory.
+	// As in a plugin, there is no garbage collection, and no memory profile.
 	cmd.Env = append(os.Environ(), "GOGC=off", "GODEBUG=memprofilerate=0", changer+"="+dir)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Run(); err != nil {
@@ -77,7 +77,7 @@ func changing(b *testing.B, dir string) time.Duration {
 	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 }
 
-// change is what a changer does.
+// change ends a lease of the registry in dir, or begins it again.
 func change(dir string) error {
 	if dir == "" {
 		return nil
@@ -94,7 +94,7 @@ func change(dir string) error {
 	})
 }
 
-// podLease is a lease as a large node has them.
+// podLease returns a lease as a large node has it.
 func podLease(i int) Lease {
 	name := fmt.Sprintf("node1-pod%d", i)
 	return Lease{
@@ -105,7 +105,7 @@ func podLease(i int) Lease {
 	}
 }
 
-// crowded is the registry of a node with so many pods, on a file system as that of /run.
+// crowded returns the registry of a node with this number of pods. The registry is on a tmpfs, as in /run.
 func crowded(b *testing.B, pods, enis, perENI int, prefixes bool) *Registry {
 	b.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "registry-*")
@@ -143,7 +143,7 @@ func crowded(b *testing.B, pods, enis, perENI int, prefixes bool) *Registry {
 			} else if err := s.Reserve(free, podLease(n)); err != nil {
 				b.Fatal(err)
 			}
-			if prefixes && n > pods { // what was never leased has no entry
+			if prefixes && n > pods { // an address that never had a lease has no entry
 				break
 			}
 		}

@@ -21,7 +21,7 @@ import (
 
 const day = 24 * time.Hour
 
-// stepped moves the wall clock, and so the boot time, by d until the test ends.
+// stepped sets the wall clock back or forward by d, and so moves the boot time, until the test ends.
 func stepped(t *testing.T, d time.Duration) {
 	t.Helper()
 	was := Uptime
@@ -29,8 +29,8 @@ func stepped(t *testing.T, d time.Duration) {
 	t.Cleanup(func() { Uptime = was })
 }
 
-// allTimes is a state whose times all have this value. It is made by reflection, so that it
-// includes fields that replaceTimes does not know yet.
+// allTimes returns a state in which all times have the value when. It sets them by reflection, so they include fields
+// that replaceTimes does not know yet.
 func allTimes(t *testing.T, when time.Time) *State {
 	t.Helper()
 	s, a, l := newState(), addr("10.0.0.10"), Lease{}
@@ -39,14 +39,14 @@ func allTimes(t *testing.T, when time.Time) *State {
 			setTimes(t, field, when)
 		}
 	}
-	s.LogLines = nil // their times are by the clock of their series
+	s.LogLines = nil // the times of LogLines are by the clock of their series
 	setTimes(t, reflect.ValueOf(&l).Elem(), when)
 	s.Leases.Set(a, l)
 	s.Free.Set(a.Next(), when)
 	return s
 }
 
-// setTimes sets all times in v. Maps and lists get one element for that.
+// setTimes sets all times in v. Empty maps and lists get one element.
 func setTimes(t *testing.T, v reflect.Value, when time.Time) {
 	t.Helper()
 	switch p := v.Addr().Interface().(type) {
@@ -81,7 +81,7 @@ func setTimes(t *testing.T, v reflect.Value, when time.Time) {
 	}
 }
 
-// times returns all times of a state, by their path.
+// times returns all times of a state. The keys are the paths of the fields.
 func times(s *State) map[string]time.Time {
 	all := map[string]time.Time{}
 	for _, v := range maps.Collect(s.Leases.All()) {
@@ -121,14 +121,14 @@ func find(all map[string]time.Time, path string, v reflect.Value) {
 	}
 }
 
-// deadlines are the times that may be in the future, and how far.
+// deadlines are the times that may be in the future. The values are the maximum distances from the present.
 var deadlines = map[string]time.Duration{
 	"Waiters.Until": MostWait, "NotBefore": MostBackoff, "Refusals.Until": MostRefusal, "Instance.FullUntil": MostFull,
 	"Instance.QuotaUntil": MostQuota,
 }
 
-// TestFutureTimes: a time that is impossible by the current clock is replaced by the latest possible one. This is also
-// so if the file has no boot time, or if another program wrote it.
+// TestFutureTimes: a time is later than the present clock allows. It must be replaced by the latest possible time, even
+// if the file has no boot time, or if another program wrote the file.
 func TestFutureTimes(t *testing.T) {
 	for _, booted := range []string{"", "as it is now"} {
 		r := open(t)
@@ -157,8 +157,8 @@ func TestFutureTimes(t *testing.T) {
 	}
 }
 
-// TestClockSet: when the clock is set, each time of the state moves by the same duration, for readers and in the file.
-// An edit of the file does not change that.
+// TestClockSet: the clock was set. Each time of the state must move by the same duration, for readers and in the file,
+// also if another program has edited the file.
 func TestClockSet(t *testing.T) {
 	for _, edited := range []bool{false, true} {
 		for _, step := range []time.Duration{-day, -2 * time.Second, 2 * time.Second, day} {
@@ -173,7 +173,7 @@ func TestClockSet(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				write(t, r, string(b)) // as by another program
+				write(t, r, string(b)) // as if another program had written the file
 			}
 			t.Run(fmt.Sprintf("%v edited=%v", step, edited), func(t *testing.T) {
 				stepped(t, step)
@@ -205,13 +205,13 @@ func TestClockZero(t *testing.T) {
 	}
 }
 
-// TestClockUntouched checks that, while no program sets the clock, leases are still parsed late, and the file stays the
-// same to the byte.
+// TestClockUntouched: the clock was not set. Leases must still be parsed only when they are used, and the file must
+// stay the same, byte for byte.
 func TestClockUntouched(t *testing.T) {
 	r := open(t)
 	update(t, r, func(s *State) {
 		booted := s.bootTime
-		*s = *allTimes(t, time.Now().Add(day)) // not possible, but not checked in a file of ours
+		*s = *allTimes(t, time.Now().Add(day)) // the times are impossible, but are not checked in a file of ours
 		s.bootTime = booted
 	})
 	before, err := os.ReadFile(r.filePath())
@@ -225,7 +225,7 @@ func TestClockUntouched(t *testing.T) {
 	}
 }
 
-// withoutTime returns the text of a file without its modification time.
+// withoutTime returns a file's text without the member that has the modification time.
 func withoutTime(t *testing.T, file []byte) []byte {
 	t.Helper()
 	body, _, ok := bytes.Cut(file, []byte(writtenMember))
@@ -235,7 +235,7 @@ func withoutTime(t *testing.T, file []byte) []byte {
 	return body
 }
 
-// TestClockCreeps: changes of the clock that are too small to notice add up, and their sum is noticed.
+// TestClockCreeps: each change of the clock is too small to be noticed, but their sum must be noticed.
 func TestClockCreeps(t *testing.T) {
 	r, when := open(t), time.Now().Add(-day)
 	update(t, r, func(s *State) { s.Free.Set(addr("10.0.0.10"), when) })
@@ -250,7 +250,7 @@ func TestClockCreeps(t *testing.T) {
 }
 
 // TestBegunAfterSuspend: a command began, a lease began a second later, and then the machine was suspended for an hour.
-// The wall clock counts this hour, and the monotonic clock of the command's time does not.
+// The wall clock counts this hour. The monotonic clock in the command's time does not count it.
 func TestBegunAfterSuspend(t *testing.T) {
 	command := time.Now()
 	const hour, secondsOfWall = time.Hour, 30 // in the field wall of a time.Time with a monotonic clock
@@ -270,8 +270,8 @@ func TestBegunAfterSuspend(t *testing.T) {
 	}
 }
 
-// TestBegunAfter compares leases with a command that began between them. If the time of a lease was replaced by the
-// present, no process knows when the lease began, and a DEL must end it.
+// TestBegunAfter compares the times of leases with the time of a command. If a lease's time was replaced by the
+// present, no process knows when the lease began. A DEL must then end the lease.
 func TestBegunAfter(t *testing.T) {
 	r := open(t)
 	lease := func(a, id string, since time.Time) {
@@ -293,7 +293,7 @@ func TestBegunAfter(t *testing.T) {
 	}
 	b, err := os.ReadFile(r.filePath())
 	if err == nil {
-		err = os.WriteFile(r.filePath(), append(b, '\n'), 0o600) // as by another program
+		err = os.WriteFile(r.filePath(), append(b, '\n'), 0o600) // as if another program had written the file
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestKnown: the copy has only members that this release knows, in the registry, in ENIs and in leases. The times of
-// another machine stay.
+// TestKnown: the copy must have only members that this release knows, in the registry, in ENIs and in leases. Times
+// from another machine must not be changed.
 func TestKnown(t *testing.T) {
 	const since = "2020-01-02T03:04:05Z"
 	text := `{"schema_version":1,"ips":{"10.0.0.9":{"released_on":"` + since + `","later":"secret"}},` +
@@ -44,7 +44,8 @@ func TestKnown(t *testing.T) {
 	}
 }
 
-// TestParseEdited: a text that is no file may have been edited, so its indexes do not count.
+// TestParseEdited: a text that does not come from the registry's file may have been edited, so its indexes must not be
+// used.
 func TestParseEdited(t *testing.T) {
 	const few = 9
 	s := newState()

@@ -16,13 +16,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// counting in the environment makes the test binary a process that counts commands in this directory.
+// counting is an environment variable with the path of a registry's directory. If it is set, the test binary counts
+// commands there.
 const counting = "REGISTRY_TEST_COUNTING"
 
-// countsEach is how many commands each process counts.
+// countsEach is the number of commands that each process counts.
 const countsEach = 1000
 
-// countOf is what the registry has counted of a command.
+// countOf returns the registry's counts of a command.
 func countOf(t *testing.T, r *Registry, command, outcome string) Tally {
 	t.Helper()
 	all, err := Counts(r.dir)
@@ -67,7 +68,8 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// TestCountProcesses has many processes count at once, and kills some of them. No count is lost or half-written.
+// TestCountProcesses: many processes count at once, and the test kills some of them. No count may be lost or
+// half-written.
 func TestCountProcesses(t *testing.T) {
 	const processes = 12
 	r := open(t)
@@ -83,7 +85,7 @@ func TestCountProcesses(t *testing.T) {
 	for countOf(t, r, "ADD", OK).Total == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	_ = children[0].Process.Kill() // it may have ended
+	_ = children[0].Process.Kill() // the process may have ended already
 	least := uint64(0)
 	for _, c := range children {
 		if c.Wait() == nil {
@@ -97,7 +99,7 @@ func TestCountProcesses(t *testing.T) {
 	}
 }
 
-// TestCountNowhere has a file that cannot count. No command fails by that.
+// TestCountNowhere: the file of the counts cannot be used. No command may fail because of this.
 func TestCountNowhere(t *testing.T) {
 	for name, spoil := range map[string]func(file string) error{
 		"directory": func(file string) error { return os.Mkdir(file, 0o700) },
@@ -128,7 +130,7 @@ func TestCountNowhere(t *testing.T) {
 	}
 }
 
-// TestCountFullDisk counts where the kernel has no memory for the file, and sends SIGBUS.
+// TestCountFullDisk counts on a full tmpfs: the kernel has no memory for the file, and sends SIGBUS.
 func TestCountFullDisk(t *testing.T) {
 	nltest.Need(t, "root")
 	r := open(t)

@@ -64,7 +64,7 @@ func TestDirectoryDeleted(t *testing.T) {
 	c.check(t)
 }
 
-// remove does what rm -rf does: it may fail because another goroutine writes there.
+// remove does the same as rm -rf. It may fail because another goroutine writes into the directory.
 func remove(t *testing.T, dir string) {
 	t.Helper()
 	if err := os.RemoveAll(dir); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -72,7 +72,7 @@ func remove(t *testing.T, dir string) {
 	}
 }
 
-// counts are the counted updates, in the order in which they had the lock.
+// A counts has the counted updates, in the order in which they held the lock.
 type counts struct {
 	mu    sync.Mutex
 	all   []*count
@@ -80,14 +80,14 @@ type counts struct {
 	begun int
 }
 
-// A count is a number in the registry, and the name of the count.
+// A count is the state after one update: the number in the registry, and the name of the count to which it belongs.
 type count struct {
 	of   string
 	n    int
 	kept bool
 }
 
-// countOn adds one to the number that is in the registry, or begins a new count.
+// countOn adds one to the number in the registry. If the registry has no number, countOn begins a new count.
 func (c *counts) countOn(r *Registry) error {
 	var mine *count
 	err := r.Update(context.Background(), func(s *State) error {
@@ -110,7 +110,7 @@ func (c *counts) countOn(r *Registry) error {
 	return err
 }
 
-// check wants the written counts to be complete, one after the other.
+// check checks that the numbers of each count are complete, and that counts follow each other.
 func (c *counts) check(t *testing.T) {
 	t.Helper()
 	var last count
@@ -156,7 +156,7 @@ func TestLockDeleted(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s after the directory was deleted: %v", name, err)
 		}
-		first() // the waiter gets the lock of a file that no other process can find
+		first() // the waiter has locked a deleted file, which no other process can find
 		waits(t, r, name, waiter)
 		second()
 		if unlock := <-waiter; unlock != nil {
@@ -165,8 +165,8 @@ func TestLockDeleted(t *testing.T) {
 	}
 }
 
-// waits returns when the goroutine waits in the kernel for the lock. It fails if the
-// goroutine has the lock.
+// waits returns when the goroutine waits in the kernel for the lock. If the goroutine gets the lock instead, the test
+// fails.
 func waits(t *testing.T, r *Registry, name string, has chan func()) {
 	t.Helper()
 	fi, err := os.Stat(filepath.Join(r.dir, name+".lock"))
@@ -189,7 +189,7 @@ func waits(t *testing.T, r *Registry, name string, has chan func()) {
 	}
 }
 
-// TestMarkDeleted marks in a directory that was deleted.
+// TestMarkDeleted: Mark must work after the registry's directory was deleted.
 func TestMarkDeleted(t *testing.T) {
 	r := open(t)
 	remove(t, r.dir)

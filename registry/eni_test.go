@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec/codectest"
 )
 
-// A change of any field of an ENI makes it another one.
+// TestENISame checks that two ENIs are not the same if one field differs.
 func TestENISame(t *testing.T) {
 	fields := reflect.TypeFor[ENI]()
 	for i := range fields.NumField() {
@@ -62,7 +62,8 @@ func TestENIChangedInPlace(t *testing.T) {
 	}
 }
 
-// TestPrefixesReadLate: a long list of IPv4 prefixes has an index. With and without the index, the list is the same.
+// TestPrefixesReadLate: a long list of IPv4 prefixes has an index. With or without the index, the same list must be
+// read.
 func TestPrefixesReadLate(t *testing.T) {
 	first, when := netip.MustParsePrefix("10.1.0.0/28"), time.Date(2026, 11, 29, 9, 30, 0, 123456789, time.UTC)
 	for name, c := range map[string]struct {

@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// TestHolder stops a process that has the lock of the registry, which is on its directory. A process that gives up
-// waiting for the lock names the stopped one, and what to do.
+// TestHolder stops a process that holds the lock of the registry. Another process gives up waiting for the lock. Its
+// error must name the stopped process, and say what to do.
 func TestHolder(t *testing.T) {
 	if _, err := exec.LookPath("flock"); err != nil {
 		t.Fatal(err) // util-linux is essential on Debian
@@ -59,7 +59,7 @@ func TestHolder(t *testing.T) {
 	}
 }
 
-// waitingFor starts processes that wait for the lock of the registry. Each ends by its function.
+// waitingFor starts n processes that wait for the lock of the registry. Each returned function ends one of them.
 func waitingFor(t *testing.T, r *Registry, n int) (ends []func()) {
 	t.Helper()
 	for range n {

@@ -23,7 +23,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry/indexed"
 )
 
-// file is the layout on disk for encoding/json. A codec must read and write the same.
+// file describes the file's layout for encoding/json. The codec must read and write the same layout.
 type file struct {
 	SchemaVersion int                      `json:"schema_version"`
 	Free          map[netip.Addr]free      `json:"ips"`
@@ -97,8 +97,8 @@ var likeState = cmp.Options{
 	cmp.Transformer("All", func(e indexed.Entries[Lease]) map[netip.Addr]Lease { return maps.Collect(e.All()) }),
 }
 
-// The file has what the struct tags say, to the byte except for the order. So a field of State that
-// layout.go lacks fails here.
+// TestLayoutWritten checks that the codec writes what the struct tags say, except for the order. So it fails if
+// layout.go lacks a field of State.
 func TestLayoutWritten(t *testing.T) {
 	for range 500 {
 		s := randomState()
@@ -116,7 +116,7 @@ func TestLayoutWritten(t *testing.T) {
 	}
 }
 
-// dropIndexes removes what only the codec writes and reads.
+// dropIndexes removes the members that only the codec writes and reads.
 func dropIndexes(object map[string]any) {
 	maps.DeleteFunc(object, func(name string, _ any) bool { return strings.HasSuffix(name, "Index") })
 	for _, member := range object {
@@ -126,7 +126,7 @@ func dropIndexes(object map[string]any) {
 	}
 }
 
-// The codec reads what encoding/json writes: in the order of the struct, sorted, and with
+// TestLayoutRead checks that the codec reads what encoding/json writes: in the order of the struct, sorted, and with
 // spaces.
 func TestLayoutRead(t *testing.T) {
 	for range 500 {
@@ -149,7 +149,8 @@ func TestLayoutRead(t *testing.T) {
 	}
 }
 
-// Fields of a later release in an entry are kept and ignored; null is the zero value.
+// TestLaterFields: an entry has fields of a later release. They must be ignored, and kept. A null must count as the
+// zero value.
 func TestLaterFields(t *testing.T) {
 	const b = `{"colour":null,"schema_version":1,"leases":{"10.0.0.1":{"network":"n","containerID":"c","ifname":"eth0","mood":["x]",{"y":"\"}"}],"eni":"eni-1","bound":true,"since":null,"age":1.5e3}},"enis":null,"size":[]}`
 	s, err := parseState([]byte(b), then)
@@ -209,7 +210,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(encoded(f, randomState()))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s, err := parseState(b, then.Add(1)) // by any program
+		s, err := parseState(b, then.Add(1)) // as if any program had written the file
 		if err != nil {
 			return
 		}
@@ -221,7 +222,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			t.Fatalf("written, but cannot be read: %v\n%s", err, out)
 		}
-		// Texts are compared: by reflection, a comparison of the values takes a hundred times as long.
+		// Compare texts: a comparison of the values by reflection takes a hundred times as long.
 		text := unsealed(t, out)
 		if got := unsealed(t, encoded(t, again)); !bytes.Equal(got, text) {
 			t.Fatalf("-written +read:\n%s\n%s", text, got)
@@ -232,9 +233,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// BenchmarkUpdate and BenchmarkView use registries with this number of addresses, four of
-// five leased. For figures that repeat, see nl/nltest/vm/icount: go test -c, and run it
-// there.
+// BenchmarkUpdate uses registries with different numbers of addresses. Four of five addresses have a lease. For figures
+// that repeat, build the test with go test -c, and run it in nl/nltest/vm/icount.
 func BenchmarkUpdate(b *testing.B) {
 	benchmark(b, func(r *Registry) { update(b, r, func(*State) {}) })
 }
@@ -261,7 +261,7 @@ func benchmark(b *testing.B, f func(*Registry)) {
 	}
 }
 
-// crowd leases four of five addresses to realistic pods.
+// crowd gives realistic leases to four of five addresses.
 func crowd(b *testing.B, s *State, addresses int) {
 	a := fill(s, addresses)
 	for i := range addresses * 4 / 5 {

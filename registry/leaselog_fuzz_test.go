@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// FuzzLine writes each line of the lease log that encoding/json reads. It is one line, whatever the names are, and says
-// the same.
+// FuzzLine writes lines of the lease log that encoding/json can read. Whatever the names contain, the result must be
+// one line, with the same values.
 func FuzzLine(f *testing.F) {
 	f.Add([]byte(
 		`{"time":"2026-11-21T07:17:24Z","event":"begin","address":"10.0.1.14","network":"n","namespace":"default","pod":"web-0","container":"c","interface":"eth0","eni":"eni-1"}`))

@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// withLog is a registry with free addresses, whose log is in a directory that no process has made.
+// withLog returns a registry with n free addresses. The directory of its lease log does not exist yet.
 func withLog(t *testing.T, n int) (r *Registry, file string) {
 	t.Helper()
 	r, file = open(t), filepath.Join(t.TempDir(), "log", "leases.log")
@@ -31,7 +31,7 @@ func withLog(t *testing.T, n int) (r *Registry, file string) {
 	return r, file
 }
 
-// logged are the lines of a log, as event and last byte of the address.
+// logged returns the lines of a log. Each line is shown as its event and the last byte of the address.
 func logged(t *testing.T, file string) (lines []string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -90,7 +90,7 @@ func TestLeaseLog(t *testing.T) {
 		t.Errorf("%v, %v", fi.Mode(), err)
 	}
 
-	// Another network does not switch it off, and the same one does.
+	// Another network cannot switch the log off. The network that began the log can.
 	update(t, r, func(s *State) { s.UseLog("other", LeaseLog{}) })
 	leaseTo(t, r, "10.0.0.12", "c")
 	update(t, r, func(s *State) { s.UseLog("net", LeaseLog{}) })
@@ -103,7 +103,7 @@ func TestLeaseLog(t *testing.T) {
 }
 
 // TestLeaseLogOfGoneNetwork: the configuration no longer has the network that began the log. Another network with the
-// same log switches it off.
+// same log must be able to switch it off.
 func TestLeaseLogOfGoneNetwork(t *testing.T) {
 	r, file := withLog(t, 1)
 	leaseTo(t, r, "10.0.0.10", "a")
@@ -133,7 +133,7 @@ func TestLeaseLogAfterKill(t *testing.T) {
 				want = append(want, "end 10.0.0.10 a", "snapshot")
 			}
 			text := read1(t, file)
-			if broken := text[size : size+cut*10]; cut > 0 { // the beginning of a line stays, alone
+			if broken := text[size : size+cut*10]; cut > 0 { // the beginning of a line stays, as a line of its own
 				text = slices.Concat(text[:size], text[size+len(broken)+1:])
 				if err := os.WriteFile(file, text, 0o600); err != nil {
 					t.Fatal(err)
@@ -204,13 +204,13 @@ func TestLeaseLogFewerFiles(t *testing.T) {
 	}
 }
 
-// A log that cannot be written stops no change. Its lines come later.
+// TestLeaseLogUnwritable: a log that cannot be written must stop no change. Its lines are written later.
 func TestLeaseLogUnwritable(t *testing.T) {
 	r, file := withLog(t, 300)
 	leaseTo(t, r, "10.0.0.10", "a")
 	spoil := map[string]func() error{
 		"directory": func() error { return os.Mkdir(file, 0o700) },
-		"pipe":      func() error { return unix.Mkfifo(file, 0o600) }, // its reader is slow
+		"pipe":      func() error { return unix.Mkfifo(file, 0o600) }, // a pipe has a slow reader
 		"symlink":   func() error { return os.Symlink("/dev/full", file) },
 		"no directory": func() error {
 			return os.WriteFile(filepath.Dir(file), nil, 0o600)
@@ -250,7 +250,7 @@ func TestLeaseLogUnwritable(t *testing.T) {
 	}
 }
 
-// The log is bounded, and each of its files says by itself which leases there are.
+// TestLeaseLogRotation checks that the size of the log is limited, and that each of its files begins with all leases.
 func TestLeaseLogRotation(t *testing.T) {
 	r, file := withLog(t, 2)
 	long := strings.Repeat("x", 100<<10)
@@ -259,7 +259,7 @@ func TestLeaseLogRotation(t *testing.T) {
 		l := lease("a")
 		l.PodName = long
 		update(t, r, func(s *State) { s.Reserve(addr("10.0.0.11"), l) })
-		if i == 20 { // killed while it renames
+		if i == 20 { // as if the process was killed between two renames
 			if err := os.Rename(file+".1", file+".2"); err != nil {
 				t.Fatal(err)
 			}
@@ -280,7 +280,7 @@ func TestLeaseLogRotation(t *testing.T) {
 	}
 }
 
-// Processes that change the registry at once write whole lines, each once.
+// TestLeaseLogProcesses: several processes change the registry at once. Each line must be written whole, and once.
 func TestLeaseLogProcesses(t *testing.T) {
 	const n = 20
 	r, file := withLog(t, n)
@@ -309,7 +309,7 @@ func TestLeaseLogProcesses(t *testing.T) {
 	}
 }
 
-// TestLeaseLogTaken has another program rotate the log, or cut it off.
+// TestLeaseLogTaken: another program rotates or truncates the log.
 func TestLeaseLogTaken(t *testing.T) {
 	for name, f := range map[string]func(file string) error{
 		"renamed":   func(file string) error { return os.Rename(file, file+"-20261124") },

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestUnlocked wants a lock to end with its owner, although a process that was forked meanwhile still has
-// the locked file open.
+// TestUnlocked checks that a lock ends with its owner. A process that was forked in the meantime still has the locked
+// file open, and must not keep the lock.
 func TestUnlocked(t *testing.T) {
 	r, err := Open(filepath.Join(t.TempDir(), "state"))
 	if err != nil {
@@ -47,7 +47,7 @@ func TestUnlocked(t *testing.T) {
 	}
 }
 
-// duplicates duplicates what this process has open below a directory, as fork(2) does.
+// duplicates duplicates the file descriptors of this process for files below a directory, as fork(2) does.
 func duplicates(t *testing.T, dir string) (all []int) {
 	t.Helper()
 	files, err := os.ReadDir("/proc/self/fd")

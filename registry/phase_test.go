@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// steps are what happens to ENIs, by the names of the table in docs/design.md.
+// steps are the changes of ENIs, with their names in the table of docs/design.md.
 var steps = map[string]func(*ENI){
 	"Drain":     (*ENI).Drain,
 	"Undrain":   (*ENI).Undrain,
 	"Disown":    (*ENI).Disown,
 	"Serve":     (*ENI).Serve,
-	"Configure": nil, // below, with each of its arguments
+	"Configure": nil, // see variants
 	"Request":   (*ENI).Request,
 	"Doubt":     func(e *ENI) { e.Doubt(NotAsked) },
 	"Confirm":   (*ENI).Confirm,
@@ -30,7 +30,7 @@ var steps = map[string]func(*ENI){
 	"Find":      func(e *ENI) { e.Find("eth1") },
 }
 
-// what a step does with each of its arguments.
+// variants returns the functions of a step: Configure has one for each combination of its arguments.
 func variants(name string) []func(*ENI) {
 	if name != "Configure" {
 		return []func(*ENI){steps[name]}
@@ -42,8 +42,8 @@ func variants(name string) []func(*ENI) {
 	return all
 }
 
-// TestPhases plays all orders of the steps with an ENI of each origin. No ENI ever contradicts itself, and the steps
-// between phases are those of the table in docs/design.md, no more and no less.
+// TestPhases applies the steps in all orders to an ENI of each origin. No ENI may contradict itself. The changes of
+// phases must be exactly those of the table in docs/design.md.
 func TestPhases(t *testing.T) {
 	got := map[string]bool{}
 	for _, e := range []ENI{{Boot: true}, {Card: 1}, {Index: 1}, {Index: 1, Managed: true},
@@ -58,7 +58,7 @@ func TestPhases(t *testing.T) {
 	}
 }
 
-// play takes an ENI through all orders of the steps, and notes the steps between phases.
+// play applies the steps in all orders to an ENI, and records in got the changes of its phase.
 func play(t *testing.T, e ENI, got map[string]bool) {
 	t.Helper()
 	seen := map[string]bool{}
@@ -67,7 +67,7 @@ func play(t *testing.T, e ENI, got map[string]bool) {
 			for _, step := range variants(name) {
 				before, e := queue[0], queue[0]
 				if step(&e); e.Draining {
-					e.Detaching = time.Unix(1790000001, 0) // as when EC2 is asked
+					e.Detaching = time.Unix(1790000001, 0) // as after the call to EC2
 				}
 				if wrong := e.Wrong(); wrong != "" {
 					t.Fatalf("%s of an ENI that is %s: %s: %+v", name, before.Phase(), wrong, e)
@@ -86,8 +86,8 @@ func play(t *testing.T, e ENI, got map[string]bool) {
 
 func arrow(step, from, to string) string { return fmt.Sprintf("%s: %s -> %s", step, from, to) }
 
-// table returns the steps of the table in docs/design.md. A row stands for a step from each phase in its second column
-// to each other phase in its third.
+// table returns the changes of phases in the table of docs/design.md. A row stands for a change from each phase in its
+// second column to each other phase in its third column.
 func table(t *testing.T) map[string]bool {
 	t.Helper()
 	text, err := os.ReadFile("../docs/design.md")
@@ -109,7 +109,7 @@ func table(t *testing.T) map[string]bool {
 	return all
 }
 
-// TestWrong checks what contradicts itself.
+// TestWrong checks that Wrong finds each ENI that contradicts itself.
 func TestWrong(t *testing.T) {
 	for want, e := range map[string]ENI{
 		"": {Index: 1, Managed: true, Draining: true, Detaching: time.Unix(1, 0),

@@ -24,8 +24,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// child in the environment makes the test binary a process that shares the registry in this
-// directory.
+// child is an environment variable with the path of a registry's directory. If it is set, the test binary takes an
+// address of this registry.
 const child = "REGISTRY_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// exit ends the process.
+// exit ends the process, with status 1 if err is not nil.
 func exit(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -110,7 +110,7 @@ func view(t testing.TB, r *Registry) *State {
 	return s
 }
 
-// 40 processes at once take an address each, and no two take the same.
+// TestProcesses: 40 processes take an address each, at the same time. No two processes may take the same address.
 func TestProcesses(t *testing.T) {
 	r := open(t)
 	const n = 40
@@ -139,7 +139,7 @@ func TestProcesses(t *testing.T) {
 	leftovers(t, r)
 }
 
-// Writers are killed at any moment, and a reader never sees half a file.
+// TestKilledWriters kills writers at any moment. A reader must never see half a file.
 func TestKilledWriters(t *testing.T) {
 	r := open(t)
 	update(t, r, func(s *State) { fill(s, 200) })
@@ -157,7 +157,7 @@ func TestKilledWriters(t *testing.T) {
 			t.Fatalf("after kill %d: %d addresses, want 200", i, got)
 		}
 	}
-	update(t, r, func(*State) {}) // no process has died while it held the lock for ever
+	update(t, r, func(*State) {}) // a killed process does not keep the lock
 }
 
 // TestViewWhileWritten: a process opens the file while another process has the write lease on it.
@@ -183,7 +183,7 @@ func TestViewWhileWritten(t *testing.T) {
 	lease(unix.F_SETLEASE, unix.F_WRLCK)
 	seen := make(chan error, 1)
 	go func() { _, err := r.View(); seen <- err }()
-	for lease(unix.F_GETLEASE, 0) == unix.F_WRLCK && len(seen) == 0 { // until View opens it
+	for lease(unix.F_GETLEASE, 0) == unix.F_WRLCK && len(seen) == 0 { // wait until View opens the file
 		runtime.Gosched()
 	}
 	f.Close()
@@ -200,7 +200,8 @@ func leftovers(t *testing.T, r *Registry) {
 	}
 }
 
-// We read the original's file, and the original can read what we write.
+// TestOriginalFile checks that this release reads the original's file, and that the original can read the file that
+// this release writes.
 func TestOriginalFile(t *testing.T) {
 	r := open(t)
 	const original = `{"schema_version":1,"ips":{"10.0.1.13":{"released_on":"2026-11-21T07:17:24Z"},"10.0.1.14":{"released_on":"0001-01-01T00:00:00Z"}}}` + "\n"
@@ -263,7 +264,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestBadFiles: a file that cannot be parsed is not lost, and does not make an ADD fail.
+// TestBadFiles: a file cannot be parsed. It must not be lost, and an ADD must succeed.
 func TestBadFiles(t *testing.T) {
 	for _, tt := range []struct{ name, content string }{
 		{"empty", ""},
@@ -412,7 +413,7 @@ func write(t *testing.T, r *Registry, content string) {
 	}
 }
 
-// When a lease ends whose address has left its ENI, the address does not become free.
+// TestEndOfWhatIsGone: a lease ends, and its address no longer belongs to its ENI. The address must not become free.
 func TestEndOfWhatIsGone(t *testing.T) {
 	s := newState()
 	there, prefixed, gone := addr("10.0.0.4"), addr("10.0.1.4"), addr("10.0.0.5")
@@ -428,7 +429,7 @@ func TestEndOfWhatIsGone(t *testing.T) {
 	}
 }
 
-// An ENI serves no pods if its link has vanished, or did not appear in time.
+// TestNoLink checks that an ENI serves no pods if its link has vanished, or did not appear in time.
 func TestNoLink(t *testing.T) {
 	now := time.Now()
 	for _, tt := range []struct {

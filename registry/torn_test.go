@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestViewTorn: a process reads the file without a lock while another process writes into it, as on kernels that notice
-// a reader too late. The reader must then read the file again. Here, a pipe shows it the text.
+// TestViewTorn: a process reads the file without a lock while another process writes into it. Some kernels notice the
+// reader too late. The reader must then read the file again. In this test, a pipe gives the reader the torn text.
 func TestViewTorn(t *testing.T) {
 	for name, torn := range map[string]func(last []byte) (text []byte, began, ended time.Time){
 		"the beginning": func(last []byte) ([]byte, time.Time, time.Time) { return last[:len(last)/2], then, then },

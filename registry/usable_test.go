@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// A registry is usable while a process holds its lock. Usable leaves no file.
+// TestUsable checks that a registry is usable while a process holds its lock, and that Usable leaves no file behind.
 func TestUsable(t *testing.T) {
 	for _, text := range []string{"", "{", `{"schema_version": 1}`} {
 		r := open(t)
@@ -69,7 +69,7 @@ func TestUsableReads(t *testing.T) {
 	}
 }
 
-// Usable returns an error for everything that would make an ADD fail.
+// TestUnusable checks that Usable returns an error for all faults that would make an ADD fail.
 func TestUnusable(t *testing.T) {
 	later := open(t)
 	if err := os.WriteFile(later.filePath(), []byte(`{"schema_version": 2}`), 0o600); err != nil {
@@ -95,8 +95,9 @@ func TestUnusable(t *testing.T) {
 	}
 }
 
-// TestUnusableFileSystem: a full or read-only file system takes no lease. But a change writes into the file that the
-// last change replaced, so a full file system takes a lease that fits there. Usable returns what an ADD would meet.
+// TestUnusableFileSystem: on a full or read-only file system, no lease can be recorded. But a change overwrites the
+// file that the last change replaced. So on a full file system, a lease can be recorded if it fits into this file.
+// Usable must return the error that an ADD would get.
 func TestUnusableFileSystem(t *testing.T) {
 	nltest.Need(t, "root")
 	full := func(dir string) error {
@@ -107,7 +108,7 @@ func TestUnusableFileSystem(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name  string
-		sizes []int // how many addresses the registry has after each change before
+		sizes []int // number of addresses in the registry after each earlier change
 		spoil func(dir string) error
 		want  error
 	}{
@@ -147,8 +148,8 @@ func TestUnusableFileSystem(t *testing.T) {
 	}
 }
 
-// onMount prepares a tmpfs of its own as the registry's directory, and calls then. Only this
-// thread sees the tmpfs, which ends with the thread.
+// onMount calls prepare and then, with a new tmpfs as the registry's directory. Only this thread sees the tmpfs. When
+// the thread ends, the kernel removes the tmpfs.
 func onMount(r *Registry, prepare func() error, then func()) error {
 	runtime.LockOSThread() // never unlocked: the thread must end
 	err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)

@@ -21,7 +21,7 @@ import (
 // then is the modification time of the files in these tests.
 var then = time.Date(2026, 11, 21, 7, 17, 24, 123456789, time.UTC)
 
-// unsealed returns the text of a file of this release without its last member.
+// unsealed returns the text of a file of ours without its last member, which has the modification time.
 func unsealed(t *testing.T, file []byte) []byte {
 	t.Helper()
 	body, ok := bytes.CutSuffix(file, sealText(then))
@@ -31,7 +31,7 @@ func unsealed(t *testing.T, file []byte) []byte {
 	return append(bytes.Clone(body), "}\n"...)
 }
 
-// broken is a file of ours after an edit that no reader can see.
+// broken returns a file of ours after an edit that a reader cannot notice.
 func broken(t *testing.T, file []byte, old, new string) []byte {
 	t.Helper()
 	edited := bytes.ReplaceAll(file, []byte(old), []byte(new))
@@ -59,8 +59,8 @@ func parsed(t *testing.T, b []byte) *State {
 	return s
 }
 
-// A state is the same from a file with a right time, with none, or with a wrong one, also
-// after further operations.
+// TestWrittenChangesNothing reads the same state from a file with a right modification time, with a wrong one, and with
+// none. The states must be the same, also after further operations.
 func TestWrittenChangesNothing(t *testing.T) {
 	for range 300 {
 		file := encoded(t, randomState())
@@ -84,9 +84,9 @@ func TestWrittenChangesNothing(t *testing.T) {
 	}
 }
 
-// work does what an ADD and a DEL do to a state, and returns a summary.
+// work changes a state as an ADD and a DEL do, and returns a summary.
 func work(s *State) string {
-	k := Key{"", Attachment{ContainerID: "eni-1"}} // a random lease may have it
+	k := Key{"", Attachment{ContainerID: "eni-1"}} // a random lease may have this key
 	held := s.Held(k)
 	s.EndOf(k, time.Time{}, time.Time{}, slices.Collect(s.Leases.Keys())...)
 	err := s.Reserve(addr("10.0.0.2"), Lease{Key: k, ENI: "eni-1"})
@@ -94,8 +94,8 @@ func work(s *State) string {
 	return fmt.Sprintf("%v %v %v %s", held, err, bad, bytes.Join(b, nil))
 }
 
-// TestWrittenByOthers: after another program writes into the file, or replaces it, the file no longer counts as ours. A
-// process that reads it meanwhile parses the whole file.
+// TestWrittenByOthers: another program writes into the file, or replaces it. Then the file must no longer count as
+// ours. A process that reads the file in the meantime must parse the whole file.
 func TestWrittenByOthers(t *testing.T) {
 	for name, edit := range map[string]func(path string, b []byte) error{
 		"no program": func(string, []byte) error { return nil },
@@ -131,7 +131,7 @@ func TestWrittenByOthers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			f, err := os.Open(r.filePath()) // as of a process that reads meanwhile
+			f, err := os.Open(r.filePath()) // a reader has the file open during the edit
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -153,8 +153,8 @@ func TestWrittenByOthers(t *testing.T) {
 	}
 }
 
-// TestWrittenStale: an earlier release keeps our time as an unknown member, and may write a sum after it. The next
-// process parses the whole file, and writes one time and no sum.
+// TestWrittenStale: an earlier release keeps the member with our time as an unknown member, and may write a sum after
+// it. The next process must parse the whole file, and must write one time and no sum.
 func TestWrittenStale(t *testing.T) {
 	s := newState()
 	a := fill(s, 2)
@@ -189,8 +189,8 @@ func TestWrittenStale(t *testing.T) {
 	}
 }
 
-// An ADD and a DEL parse only the attachment's own lease and a lease whose address is a
-// hint. All other leases are broken here, and stay as they are.
+// TestOthersStayUnread: an ADD and a DEL must parse only two leases: the attachment's own lease, and the lease of an
+// address that is a hint. All other leases are broken in this test, and must stay unchanged.
 func TestOthersStayUnread(t *testing.T) {
 	s := newState()
 	a := fill(s, 250)
@@ -220,8 +220,7 @@ func TestOthersStayUnread(t *testing.T) {
 	}
 	s.EndOf(own, time.Now(), time.Time{}, free, a)
 	file = encoded(t, s)
-	// The lease of the hinted address is broken, so its owner is unknown. It has ended,
-	// too.
+	// The lease of the hinted address is broken, so its owner is unknown. This lease has ended, too.
 	if n := bytes.Count(file, []byte(`"eni":!`)); n != 199 || s.Leases.Len() != 199 || s.Free.Len() != 51 {
 		t.Errorf("%d leases are as they were, of %d; %d are free", n, s.Leases.Len(), s.Free.Len())
 	}
@@ -230,7 +229,7 @@ func TestOthersStayUnread(t *testing.T) {
 	}
 }
 
-// A lease is found by its container's ID, whatever characters the ID has.
+// TestHeldByAnyID checks that Held finds a lease by the ID of its container, whatever characters the ID has.
 func TestHeldByAnyID(t *testing.T) {
 	for _, id := range []string{"", "c1", strings.Repeat("0123456789abcdef", 4), strings.Repeat("long", 100), `"`, `\`,
 		"ü", "<&>", "\u2028"} {
@@ -258,7 +257,8 @@ func TestHeldByAnyID(t *testing.T) {
 	}
 }
 
-// A lease is found after any edit that means the same, also when the next process has made the file ours again.
+// TestHeldAfterEdit: another program edits the file without a change of its meaning. Held must find the lease, also
+// after the next process has made the file ours again.
 func TestHeldAfterEdit(t *testing.T) {
 	s := newState()
 	a := fill(s, 2)

@@ -47,8 +47,8 @@ func (h *house) describe(c *codec.Codec) {
 // readings are the two ways to read a text.
 var readings = map[string]func([]byte, func(*codec.Codec)) error{"read": codec.Read, "read late": codec.ReadTrusted}
 
-// eachReading runs the test with the guests of a text, for each way of reading. ReadTrusted gets the text as Write has
-// written it.
+// eachReading runs the test once with each of the readings. The test gets a house with the guests of a text.
+// ReadTrusted gets the text in the form that Write gives it.
 func eachReading(t *testing.T, guests string, test func(*testing.T, *house)) {
 	t.Helper()
 	text := []byte(`{"guests":` + guests + `}`)
@@ -78,7 +78,8 @@ func (h *house) text(t *testing.T) []byte {
 	return b
 }
 
-// written returns the text of the guests without their index. With the index, the same keys must be read.
+// written returns the text of the guests without their index. It also checks that a reader of the text with the index
+// finds the same keys.
 func (h *house) written(t *testing.T) string {
 	t.Helper()
 	var again house
@@ -108,8 +109,8 @@ var names = []string{"Jim", "", "a longer one: 0123456789abcdef", `"Jim"\`, "Jı
 
 func randomGuest() guest { return guest{names[rand.N(len(names))], rand.N(3)} }
 
-// Entries behave like a map, however they were read, in any order, with duplicate keys, and
-// after any changes.
+// TestEntriesAreAMap checks that Entries behave like a map: after each kind of reading, in any order, with duplicate
+// keys, and after any changes.
 func TestEntriesAreAMap(t *testing.T) {
 	for range 300 {
 		var members []string
@@ -145,7 +146,7 @@ func TestEntriesAreAMap(t *testing.T) {
 	}
 }
 
-// What was set since the entries were read is changed, and only that.
+// TestEntriesChanged checks that exactly the entries count as changed that got another value after the reading.
 func TestEntriesChanged(t *testing.T) {
 	eachReading(t,
 		`{"10.0.0.1":{"name":"Al","room":1},"10.0.0.2":{"name":"Jim","room":2},"10.0.0.4":{"name":"Al","room":4}}`,
@@ -161,7 +162,7 @@ func TestEntriesChanged(t *testing.T) {
 		})
 }
 
-// sameNamed checks that all guests with this name are found by it.
+// sameNamed checks that Beginning finds all guests with this name.
 func sameNamed(t *testing.T, h *house, m map[netip.Addr]guest, name string) {
 	t.Helper()
 	got, want := map[netip.Addr]guest{}, map[netip.Addr]guest{}
@@ -180,7 +181,7 @@ func sameNamed(t *testing.T, h *house, m map[netip.Addr]guest, name string) {
 	}
 }
 
-// same checks that the guests are those of a map, in order, and are written so.
+// same checks that the guests are those of the map, in order, and that Write writes them in this order.
 func (h *house) same(t *testing.T, m map[netip.Addr]guest) {
 	t.Helper()
 	sorted := slices.SortedFunc(maps.Keys(m), netip.Addr.Compare)
@@ -203,8 +204,8 @@ func (h *house) same(t *testing.T, m map[netip.Addr]guest) {
 	}
 }
 
-// An unchanged entry is written as its original text, even if it was read, or was set to
-// the same value.
+// TestEntriesStayText checks that an unchanged entry is written as its original text. An entry is also unchanged if it
+// was read, or was set to the same value.
 func TestEntriesStayText(t *testing.T) {
 	const text = `{"10.0.0.1":{"room":1,"mood":["x"],"name":"J\u0069m"},"10.0.0.2":null,"10.0.0.3":{"since":{"a":"}"},"room":3}}`
 	eachReading(t, text, func(t *testing.T, h *house) {
@@ -229,8 +230,8 @@ func TestEntriesStayText(t *testing.T) {
 	})
 }
 
-// Entries may be set and deleted in a range loop. As with a map, an entry that exists all
-// the time is seen once, and an entry that is deleted before its turn is not seen.
+// TestEntriesChangeInLoops sets and deletes entries in a range loop. As with a map, the loop must visit an entry once
+// if it exists all the time. It must not visit an entry that was deleted before its turn.
 func TestEntriesChangeInLoops(t *testing.T) {
 	for range 500 {
 		var h house
@@ -272,7 +273,7 @@ func TestEntriesChangeInLoops(t *testing.T) {
 	}
 }
 
-// With ReadTrusted, a value is not parsed until it is used.
+// TestEntriesReadLate checks that ReadTrusted parses a value only when it is used.
 func TestEntriesReadLate(t *testing.T) {
 	var h house
 	h.guests.Set(netip.MustParseAddr("10.0.0.1"), guest{"Jim", 1})
@@ -303,8 +304,8 @@ func TestEntriesReadLate(t *testing.T) {
 	}
 }
 
-// TestEntriesWrongIndex: a wrong index may cause an error, but no panic. It does not matter to a reader that ignores
-// it.
+// TestEntriesWrongIndex: a wrong index may cause an error, but no panic. A reader that ignores the index must read the
+// entries.
 func TestEntriesWrongIndex(t *testing.T) {
 	var h house
 	for n := range 8 {
@@ -337,7 +338,7 @@ func TestEntriesWrongIndex(t *testing.T) {
 	}
 }
 
-// An address with a zone has no row, so there is no index at all.
+// TestEntriesWithZone: the index has no form for an address with a zone. So Entries with such an address have no index.
 func TestEntriesWithZone(t *testing.T) {
 	var h house
 	h.guests.Set(addr(1), guest{"Jim", 1})
@@ -359,7 +360,7 @@ func TestEntriesWithZone(t *testing.T) {
 	}
 }
 
-// begin is how the text of a guest with that name begins.
+// begin returns the beginning of the text of a guest with this name.
 func begin(name string) string {
 	b, err := codec.Write([]byte{}, func(c *codec.Codec) {
 		c.Object(func() { codec.Field(c, "name", &name, codec.Text) })
@@ -370,7 +371,8 @@ func begin(name string) string {
 	return strings.TrimSuffix(string(b), "}")
 }
 
-// Beginning finds the entries that begin with a text, whatever is in their strings.
+// TestEntriesBeginning checks that Beginning finds the entries whose text begins with the given text, whatever their
+// strings contain.
 func TestEntriesBeginning(t *testing.T) {
 	const letters = `abc"\ü{},`
 	random := func(n int) (s string) {
@@ -410,7 +412,8 @@ func TestEntriesBeginning(t *testing.T) {
 	}
 }
 
-// WriteParts writes what Write writes, whatever was changed between long unchanged texts.
+// TestEntriesInParts checks that WriteParts writes the same text as Write, also if changed entries are between long
+// unchanged texts.
 func TestEntriesInParts(t *testing.T) {
 	many := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}) }
 	for range 100 {
@@ -444,7 +447,7 @@ func TestEntriesInParts(t *testing.T) {
 	}
 }
 
-// A long list of IPv4 addresses has an index, and is read late as it was written.
+// TestAddrsReadLate: a long list of IPv4 addresses has an index. Late reading must give the list that was written.
 func TestAddrsReadLate(t *testing.T) {
 	for range 200 {
 		var list, late, again []netip.Addr
@@ -478,7 +481,7 @@ func TestAddrsReadLate(t *testing.T) {
 	}
 }
 
-// An entry that is too long for a row is read and written all the same. Then there is no index.
+// TestEntriesTooLong: an entry is too long for a row of the index. It must still be read and written, without an index.
 func TestEntriesTooLong(t *testing.T) {
 	for name, guests := range map[string]string{
 		"value": `{"10.0.0.1":{"name":"Jim","room":1,"more":"` + strings.Repeat("x", 1<<20) +
