@@ -20,10 +20,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// These fuzz targets answer the calls of a Client with texts of the fuzzer. The Client must accept an answer as valid,
-// or return an error that names the action.
+// These fuzz targets answer the calls of a Client with texts from the fuzzer. If the answer is not valid, the Client
+// must return an error that names the action.
 
-// replies are answers of the simulator, by action.
+// replies returns answers of the simulator. The key is the action.
 func replies(f *testing.F) map[string]string {
 	f.Helper()
 	sim, node, _ := launched(f, ec2sim.World(`
@@ -57,7 +57,7 @@ func replies(f *testing.F) map[string]string {
 	return all
 }
 
-// wrong has possible faults of an answer: a text of the answer, and its replacement.
+// wrong has possible faults of an answer: a pattern that matches a text of the answer, and the text that replaces it.
 var wrong = []struct {
 	there *regexp.Regexp
 	place string
@@ -113,7 +113,7 @@ func seed(f *testing.F, answers ...string) {
 	}
 }
 
-// attemptContext returns a client of a server that always gives this answer.
+// attemptContext returns a client whose server always gives this answer.
 func attemptContext(status uint16, body []byte) *aws.Client {
 	h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(200 + int(status)%400)
@@ -122,7 +122,7 @@ func attemptContext(status uint16, body []byte) *aws.Client {
 	return aws.New(aws.Options{EC2URL: "http://ec2.test", HTTP: ec2sim.Direct{Handler: h}, Attempts: 1})
 }
 
-// judge checks that an error names the action and is not long.
+// judge checks that an error names the action and is not long. It returns true if there is no error.
 func judge(t *testing.T, action string, err error) (accepted bool) {
 	t.Helper()
 	if err == nil {
@@ -313,7 +313,7 @@ func FuzzAssign(f *testing.F) {
 	})
 }
 
-// FuzzChange tests the calls whose answer only confirms that they were carried out.
+// FuzzChange tests the calls whose answer only confirms that EC2 has carried out the call.
 func FuzzChange(f *testing.F) {
 	all := replies(f)
 	seed(f, all["AttachNetworkInterface"], all["DeleteNetworkInterface"], all["DetachNetworkInterface"],

@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// TestMaybeDone: whatever the answer to the last attempt was, an error reports whether EC2 may have carried out the
-// call.
+// TestMaybeDone checks that an error reports whether EC2 may have carried out the call, whatever the answer to the last
+// attempt was.
 func TestMaybeDone(t *testing.T) {
 	throttled := ec2sim.Refused("RequestLimitExceeded")
 	type outcomes = []ec2sim.Outcome
@@ -61,8 +61,8 @@ type doer func(*http.Request) (*http.Response, error)
 
 func (d doer) Do(r *http.Request) (*http.Response, error) { return d(r) }
 
-// TestNotSent: EC2 has not carried out a request that was not sent. If the deadline passed after the request was sent,
-// EC2 may have carried it out.
+// TestNotSent: a request was not sent, so EC2 has not carried it out. If the deadline passes after the request was
+// sent, EC2 may have carried it out.
 func TestNotSent(t *testing.T) {
 	unreachable := &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connection refused")}
 	for name, tt := range map[string]struct {
@@ -108,7 +108,8 @@ func TestNotSent(t *testing.T) {
 	})
 }
 
-// TestMaybeDoneOfSeveral: an error about several calls is MaybeDone if one of these calls is.
+// TestMaybeDoneOfSeveral: an error about several calls must be MaybeDone if the error of one of these calls is
+// MaybeDone.
 func TestMaybeDoneOfSeveral(t *testing.T) {
 	throttled, lost := &aws.Error{Code: "RequestLimitExceeded"}, &aws.Error{MaybeDone: true, Err: io.ErrUnexpectedEOF}
 	late := &aws.Error{Err: context.DeadlineExceeded}
@@ -135,7 +136,7 @@ func TestMaybeDoneOfSeveral(t *testing.T) {
 	}
 }
 
-// A refusal of EC2 does not always mean that the role lacks the permission.
+// TestNotAllowed: not every refusal by EC2 means that the role lacks the permission.
 func TestNotAllowed(t *testing.T) {
 	for code, want := range map[string]bool{"UnauthorizedOperation": true, "AccessDenied": true,
 		"RequestExpired": false, "AuthFailure": false,

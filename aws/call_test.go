@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// A clerk answers EC2 calls: the first ones with failures, the others by carrying them out.
+// A clerk answers EC2 calls. The first calls get the failures. EC2 carries out all other calls.
 type clerk struct {
 	failures []http.HandlerFunc
 	calls    int
@@ -46,7 +46,7 @@ func fault(w http.ResponseWriter, _ *http.Request) {
 
 func hang(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 
-// slow refuses after two seconds.
+// slow refuses a call after two seconds.
 func slow(w http.ResponseWriter, r *http.Request) {
 	select {
 	case <-time.After(2 * time.Second):
@@ -71,9 +71,9 @@ func TestRetry(t *testing.T) {
 		name     string
 		call     func(context.Context, *aws.Client) error
 		failures failures
-		attempts int // allowed; 0 for the default
+		attempts int // number of allowed attempts; 0: the default
 		deadline time.Duration
-		calls    int // made
+		calls    int // number of calls that were made
 		atMost   time.Duration
 		is       error
 	}{
@@ -124,7 +124,7 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// TestTimeoutText distinguishes EC2's timeout from the caller's.
+// TestTimeoutText checks that the error distinguishes the timeout for EC2's answer from the deadline of the caller.
 func TestTimeoutText(t *testing.T) {
 	inBubble(t, "EC2", func(t *testing.T) {
 		err := client(&clerk{failures: []http.HandlerFunc{hang}}, tree{}).DeleteENI(t.Context(), "eni-1")
@@ -144,8 +144,8 @@ func TestTimeoutText(t *testing.T) {
 	})
 }
 
-// TestLog: a change in the cloud is logged once, with its request ID. A failed call is an
-// error and is not logged.
+// TestLog checks that each change in EC2 is logged once, with its request ID. A failed call returns an error, and is
+// not logged.
 func TestLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

@@ -15,11 +15,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// retryModes are values of a variable of earlier releases of the SDK. The Client ignores the variable.
+// retryModes are values of an environment variable that earlier releases of the SDK read. The Client ignores the
+// variable.
 var retryModes = []string{"", "true", "false"}
 
-// TestWrongClock: a wrong clock of the machine stops no call. EC2 refuses the first attempt, and its answer has the
-// time. A second call of the process needs no second attempt.
+// TestWrongClock: the machine's clock is wrong. EC2 refuses the first attempt, but its answer has the right time, so
+// the second attempt succeeds. Later calls of the process need no second attempt.
 func TestWrongClock(t *testing.T) {
 	calls := map[string]func(context.Context, *aws.Client, string) error{
 		"AssignPrivateIpAddresses": func(ctx context.Context, c *aws.Client, eni string) error {
@@ -62,8 +63,8 @@ func TestWrongClock(t *testing.T) {
 	}
 }
 
-// TestNoClock: the Client does not take wrong credentials for a wrong clock. If the clock stays wrong, there are two
-// attempts.
+// TestNoClock: the Client must not mistake wrong credentials for a wrong clock. If the clock stays wrong, the Client
+// makes two attempts.
 func TestNoClock(t *testing.T) {
 	for code, want := range map[string]int{"AuthFailure": 1, "SignatureDoesNotMatch": 1, "RequestExpired": 2} {
 		inBubble(t, code, func(t *testing.T) {

@@ -64,7 +64,7 @@ func TestPages(t *testing.T) {
 	})
 }
 
-// TestWholeENI checks an ENI of both families, with the primary address at any position.
+// TestWholeENI checks an ENI with addresses of both families. The primary address may be at any position of the list.
 func TestWholeENI(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := client(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

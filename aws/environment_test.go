@@ -20,7 +20,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// TestEndpointOfRegion checks which host is asked, and for which region the request is signed.
+// TestEndpointOfRegion checks to which host the Client sends a request, and for which region it signs the request.
 func TestEndpointOfRegion(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -92,7 +92,7 @@ func TestEndpointOfRegion(t *testing.T) {
 	}
 }
 
-// TestMetadataMode checks at which address metadata is requested.
+// TestMetadataMode checks to which address the Client sends requests for metadata.
 func TestMetadataMode(t *testing.T) {
 	for _, tt := range []struct{ endpoint, mode, want string }{
 		{"", "", "http://169.254.169.254"},
@@ -115,8 +115,8 @@ func TestMetadataMode(t *testing.T) {
 	}
 }
 
-// TestInvalidEnvironment: an invalid value is an error that names the variable, and no
-// request is sent.
+// TestInvalidEnvironment checks that an invalid value causes an error that names the variable. The Client must send no
+// request.
 func TestInvalidEnvironment(t *testing.T) {
 	dir := t.TempDir()
 	empty, missing := filepath.Join(dir, "empty.pem"), filepath.Join(dir, "missing.pem")
@@ -173,7 +173,7 @@ func TestInvalidEnvironment(t *testing.T) {
 	}
 }
 
-// bundle writes the certificate of a server to a file.
+// bundle writes the certificate of a server to a file, and returns the file's path.
 func bundle(t *testing.T, s *httptest.Server) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "ca.pem")
@@ -184,18 +184,18 @@ func bundle(t *testing.T, s *httptest.Server) string {
 	return file
 }
 
-// secure serves EC2 by TLS, with a certificate that no system trusts.
+// secure starts a simulated EC2 with TLS. No system trusts its certificate.
 func secure(t *testing.T) *httptest.Server {
 	t.Helper()
 	sim, _, _ := world(t, "m5.large")
 	s := httptest.NewUnstartedServer(sim)
-	s.Config.ErrorLog = log.New(io.Discard, "", 0) // of refused certificates
+	s.Config.ErrorLog = log.New(io.Discard, "", 0) // discards messages about refused certificates
 	s.StartTLS()
 	t.Cleanup(s.Close)
 	return s
 }
 
-// TestCABundle: EC2's certificate is checked with the certificates of AWS_CA_BUNDLE.
+// TestCABundle checks that the Client verifies EC2's certificate with the certificates of AWS_CA_BUNDLE.
 func TestCABundle(t *testing.T) {
 	server := secure(t)
 	t.Setenv("AWS_ENDPOINT_URL_EC2", server.URL)
@@ -209,7 +209,8 @@ func TestCABundle(t *testing.T) {
 	}
 }
 
-// TestNoSuchEndpoint: the hint about a host without an address names the variables that choose it.
+// TestNoSuchEndpoint: the endpoint's host name has no address. The hint must name the variables that choose the
+// endpoint.
 func TestNoSuchEndpoint(t *testing.T) {
 	unknown := doer(func(*http.Request) (*http.Response, error) {
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "ec2.test",

@@ -166,8 +166,7 @@ func TestErrorText(t *testing.T) {
 	}
 }
 
-// TestEndlessRefusal: however long an error is, only a limited part of it is read, stored
-// and shown.
+// TestEndlessRefusal: an error of EC2 may be very long. The Client must read, store and show only a limited part of it.
 func TestEndlessRefusal(t *testing.T) {
 	const begin = "<Response><Errors><Error><Code>UnauthorizedOperation</Code><Message>"
 	t.Run("endless", func(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// twoFamilies is a VPC with a subnet of both families, one of IPv6 and one of IPv4, a peer,
-// and a node in the first subnet.
+// twoFamilies returns a VPC with three subnets: one with both families, one with IPv6 only, and one with IPv4 only. The
+// VPC also has a peer, and a node in the first subnet.
 func twoFamilies(t *testing.T) (*ec2sim.Sim, *ec2sim.Instance, *aws.Client) {
 	t.Helper()
 	return launched(t, ec2sim.World(`
@@ -37,8 +37,8 @@ func addrs(texts ...string) []netip.Addr {
 	return all
 }
 
-// TestDualStackENI: one call creates an ENI of both families, and EC2 and metadata show the
-// same.
+// TestDualStackENI checks that one call creates an ENI with addresses of both families, and that EC2 and metadata show
+// the same addresses.
 func TestDualStackENI(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sim, node, c := twoFamilies(t)
@@ -69,7 +69,7 @@ func TestDualStackENI(t *testing.T) {
 	})
 }
 
-// TestENIWithoutIPv4: the ENI has no primary address, in EC2 and in metadata.
+// TestENIWithoutIPv4: an ENI without IPv4 has no primary address, neither in EC2 nor in metadata.
 func TestENIWithoutIPv4(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, node, c := twoFamilies(t)

@@ -33,7 +33,8 @@ import (
 
 var update = flag.Bool("update", false, "write what the tests got into testdata")
 
-// TestENIs: each archive is the metadata of an instance, and the ENIs in it.
+// TestENIs reads archives. Each archive has the metadata of an instance, and the ENIs that the Client must return for
+// it.
 func TestENIs(t *testing.T) {
 	files, err := filepath.Glob("testdata/metadata/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -63,8 +64,9 @@ func TestENIs(t *testing.T) {
 	}
 }
 
-// metadataOf is a metadata service with the files of the archive as keys. For a directory without a file, it lists the
-// keys, but not those of prefixes: AWS does not document whether its list has them.
+// metadataOf returns a metadata service with the files of the archive as keys. For a directory without a file, it lists
+// the directory's keys. The list does not have the keys of prefixes, because AWS does not document whether its list has
+// them.
 func metadataOf(a *txtar.Archive) tree {
 	m := make(tree)
 	for _, f := range a.Files {
@@ -74,12 +76,12 @@ func metadataOf(a *txtar.Archive) tree {
 		}
 	}
 	for _, f := range a.Files {
-		m["/latest/meta-data/"+f.Name] = string(bytes.TrimSpace(f.Data)) // the real ones do not end in a newline
+		m["/latest/meta-data/"+f.Name] = string(bytes.TrimSpace(f.Data)) // real values do not end with a newline
 	}
 	return m
 }
 
-// format writes ENIs a field on a line, leaving out what is zero.
+// format returns ENIs as text, with one field per line. It leaves out fields with the zero value.
 func format(enis []aws.ENI) string {
 	var b strings.Builder
 	for _, e := range enis {
@@ -116,7 +118,7 @@ func TestInstance(t *testing.T) {
 	})
 }
 
-// TestNoMetadata: on a machine outside EC2, the error comes soon.
+// TestNoMetadata checks that the Client soon returns an error on a machine outside EC2.
 func TestNoMetadata(t *testing.T) {
 	c := aws.New(aws.Options{MetadataURL: "http://127.0.0.1:1"})
 	_, err := c.Instance(t.Context())
@@ -146,7 +148,7 @@ func TestMetadataTimeout(t *testing.T) {
 	t.Setenv("AWS_METADATA_SERVICE_TIMEOUT", "600")
 	m := tree{"/latest/meta-data/mac": "0a:00:00:00:00:01", "/latest/meta-data/network/interfaces/macs/": ""}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select { // longer than the default, which would end the request meanwhile
+		select { // wait longer than the default timeout
 		case <-time.After(1500 * time.Millisecond):
 		case <-r.Context().Done():
 		}
@@ -166,7 +168,7 @@ func TestMetadataFaults(t *testing.T) {
 	document := func(text string) http.Handler {
 		return tree{"/latest/dynamic/instance-identity/document": text, "/latest/meta-data/mac": "0a:00:00:00:00:01"}
 	}
-	// imdsv1 is a metadata service, or a proxy in its place, without session tokens.
+	// imdsv1 returns a metadata service, or a proxy in its place, that has no session tokens.
 	imdsv1 := func(n int) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == http.MethodPut {
@@ -231,8 +233,8 @@ func TestMetadataFaults(t *testing.T) {
 	}
 }
 
-// TestMetadataBusy: after the answer "not now", the Client repeats a request for some seconds. It does so for a token
-// and for a value, but not without an answer.
+// TestMetadataBusy: metadata answers "not now". The Client must repeat the request for some seconds, both for a token
+// and for a value. If there is no answer at all, it must not repeat the request.
 func TestMetadataBusy(t *testing.T) {
 	m := tree{"/latest/meta-data/mac": "0a:00:00:00:00:01", "/latest/meta-data/network/interfaces/macs/": ""}
 	for _, status := range []int{429, 500, 503} {
@@ -377,8 +379,8 @@ func TestMetadataManners(t *testing.T) {
 	})
 }
 
-// TestRegionAndRole: without an environment, both come from metadata, and only when EC2 is
-// first called.
+// TestRegionAndRole: without environment variables, the region and the role's credentials come from metadata. The
+// Client asks for them only before its first call to EC2.
 func TestRegionAndRole(t *testing.T) {
 	for _, v := range []string{"AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} {
 		t.Setenv(v, "")
@@ -453,8 +455,8 @@ func TestRegionAndRole(t *testing.T) {
 	})
 }
 
-// TestEndpoints tests the two variables for a simulator, and that metadata is never
-// requested through a proxy.
+// TestEndpoints tests the two variables that make the Client use a simulator. It also checks that the Client never asks
+// metadata through a proxy.
 func TestEndpoints(t *testing.T) {
 	served := func(h http.Handler) string {
 		s := httptest.NewServer(h)
@@ -474,7 +476,7 @@ func TestEndpoints(t *testing.T) {
 	}
 }
 
-// TestMetadataWithoutEnd: if an answer does not end, the Client reads only as much as a real answer may have.
+// TestMetadataWithoutEnd: an answer does not end. The Client must read only as many bytes as a real answer may have.
 func TestMetadataWithoutEnd(t *testing.T) {
 	for _, endless := range []string{"/latest/api/token", "/latest/meta-data/mac"} {
 		inBubble(t, endless, func(t *testing.T) {

@@ -25,8 +25,8 @@ import (
 	"time"
 )
 
-// asksLimits is a variable that makes this test program call EC2 and print the error. A process of its own is needed,
-// because net/http reads the variables of proxies only once.
+// asksLimits is an environment variable. If it is set, this test program calls EC2, and prints the error. This needs a
+// separate process, because net/http reads the variables of proxies only once.
 const asksLimits = "ENVIRONMENT_TEST_ASKS_LIMITS"
 
 // TestProxy: the Client asks EC2 through HTTPS_PROXY, and checks EC2's certificate with AWS_CA_BUNDLE. With NO_PROXY,
@@ -39,7 +39,7 @@ func TestProxy(t *testing.T) {
 	ask := func(env ...string) string {
 		return asked(t, append(env, "AWS_REGION=us-east-1", "AWS_CA_BUNDLE="+bundle(t, server))...)
 	}
-	const host = "example.com" // in the certificate of httptest
+	const host = "example.com" // the certificate of httptest has this name
 	if got := ask("AWS_ENDPOINT_URL_EC2=https://"+host, "HTTPS_PROXY="+proxy); got != "<nil>" || len(connected) != 1 ||
 		<-connected != "CONNECT "+host+":443" {
 		t.Errorf("got %s; want it by the proxy", got)
@@ -48,7 +48,7 @@ func TestProxy(t *testing.T) {
 		"proxyconnect") {
 		t.Errorf("with a proxy that is down: got %s", got)
 	}
-	// No proxy is used for 127.0.0.1 in any case. 0.0.0.0 reaches the same server.
+	// net/http uses no proxy for 127.0.0.1. The address 0.0.0.0 reaches the same server.
 	anywhere := strings.Replace(plain.URL, "127.0.0.1", "0.0.0.0", 1)
 	if got := ask("AWS_ENDPOINT_URL_EC2="+anywhere, "HTTP_PROXY=http://127.0.0.1:1"); !strings.Contains(got,
 		"proxyconnect") {
@@ -60,7 +60,7 @@ func TestProxy(t *testing.T) {
 	}
 }
 
-// asked returns the error of a process that calls EC2 with nothing except this environment.
+// asked returns the error of a process that calls EC2. The process has only these environment variables.
 func asked(t *testing.T, env ...string) string {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), os.Args[0])
@@ -72,8 +72,8 @@ func asked(t *testing.T, env ...string) string {
 	return string(out)
 }
 
-// connectProxy is a proxy that leads all connections to one server. The channel has the hosts for which clients have
-// asked.
+// connectProxy starts a proxy that connects all clients to one server. The channel gets the hosts that the clients have
+// named.
 func connectProxy(t *testing.T, server *httptest.Server) (string, <-chan string) {
 	t.Helper()
 	connected := make(chan string, 9)
@@ -96,7 +96,7 @@ func connectProxy(t *testing.T, server *httptest.Server) (string, <-chan string)
 	return proxy.URL, connected
 }
 
-// authority is a CA of its own. Its file is for AWS_CA_BUNDLE.
+// An authority is a certificate authority. The field file is a value for AWS_CA_BUNDLE.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -141,13 +141,13 @@ func TestEndpointByProxy(t *testing.T) {
 	sim, _, _ := world(t, "m5.large")
 	ca := newAuthority(t)
 	server := httptest.NewUnstartedServer(sim)
-	server.Config.ErrorLog = log.New(io.Discard, "", 0) // of refused certificates
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // discards messages about refused certificates
 	server.TLS = &tls.Config{GetCertificate: ca.certify}
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	proxy, connected := connectProxy(t, server)
 	for _, tt := range []struct {
-		name, region string // of the instance
+		name, region string // region is the region of the instance
 		env          []string
 		want         string // the host
 	}{

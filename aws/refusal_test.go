@@ -81,7 +81,7 @@ func TestScopes(t *testing.T) {
 	}
 }
 
-// An error is no refusal if EC2 may have carried out the call, or has not answered.
+// TestNoRefusal: an error is no refusal if EC2 may have carried out the call, or has not answered.
 func TestNoRefusal(t *testing.T) {
 	for _, err := range []error{
 		nil, io.EOF, &aws.Error{Err: context.DeadlineExceeded},
@@ -98,7 +98,8 @@ func TestNoRefusal(t *testing.T) {
 	}
 }
 
-// TestBrief: the shortened message that a registry keeps has the same hint, and no encoded part.
+// TestBrief checks that the shortened message, which the registry keeps, leads to the same hint. It must have no
+// encoded part.
 func TestBrief(t *testing.T) {
 	for _, message := range []string{
 		"You are not authorized to perform this operation. Encoded authorization failure message: AAAA",

@@ -24,7 +24,7 @@ func environment(env map[string]string) aws.Environment {
 	return func(name string) string { return env[name] }
 }
 
-// settings returns the Settings of an environment as lines, without those that are empty.
+// settings returns the Settings of an environment as lines. It leaves out empty settings.
 func settings(t *testing.T, env map[string]string, region string) string {
 	t.Helper()
 	all, err := environment(env).Settings(t.Context(), region)
@@ -111,7 +111,7 @@ func TestUnread(t *testing.T) {
 	}
 }
 
-// TestAsked: if EC2 is not reached, the hint names the endpoint, and the variables that chose it.
+// TestAsked: the Client does not reach EC2. The hint must name the endpoint, and the variables that have chosen it.
 func TestAsked(t *testing.T) {
 	for _, tt := range []struct{ name, value, want string }{
 		{"AWS_REGION", "eu-west-1", "; the endpoint is https://ec2.eu-west-1.amazonaws.com, because of the region"},

@@ -17,7 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// world is a VPC with a secondary CIDR, two subnets for pods, two peers, and a node.
+// world returns a VPC with a secondary CIDR, two subnets for pods, two peers and a node.
 func world(t *testing.T, instanceType string) (*ec2sim.Sim, *ec2sim.Instance, *aws.Client) {
 	t.Helper()
 	return launched(t, ec2sim.World(`
@@ -35,7 +35,7 @@ func world(t *testing.T, instanceType string) (*ec2sim.Sim, *ec2sim.Instance, *a
 		ec2sim.RunInstance{Type: instanceType, Subnet: "subnet-a", SecurityGroups: []string{"sg-node"}})
 }
 
-// launched starts EC2 with a node, and the node's client of both services.
+// launched starts a simulated EC2 with a node. It also returns a client for EC2 and for the node's metadata.
 func launched(
 	t testing.TB, c ec2sim.Config, run ec2sim.RunInstance,
 ) (*ec2sim.Sim, *ec2sim.Instance, *aws.Client) {
@@ -79,7 +79,8 @@ func must[T any](v T, err error) func(*testing.T) T {
 	}
 }
 
-// TestLifeOfAnENI makes every change, and checks each from both sides.
+// TestLifeOfAnENI makes every kind of change to an ENI. After each change, it checks the ENI in EC2 and in the client's
+// answer.
 func TestLifeOfAnENI(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sim, node, c := world(t, "m5.large")

@@ -34,7 +34,7 @@ const (
 	aVPC = "<vpcSet><item><vpcId>vpc-1</vpcId><cidrBlock>10.0.0.0/16</cidrBlock></item></vpcSet>"
 )
 
-// asks are calls, and the valid answers to them.
+// asks are calls, each with a valid answer.
 var asks = map[string]struct {
 	answer string
 	call   func(context.Context, *aws.Client) error
@@ -145,14 +145,14 @@ func TestInvalid(t *testing.T) {
 	}
 }
 
-// answered is a client that always gets this answer.
+// answered returns a client that always gets this answer.
 func answered(action, body string) *aws.Client {
 	h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answer(w, action, body) })
 	return aws.New(aws.Options{EC2URL: "http://ec2.test", HTTP: ec2sim.Direct{Handler: h}, Attempts: 1})
 }
 
-// TestInvalidAnswers: a proxy's answer with status 200 is an error. The SDK itself would take it for a success or for
-// an empty list.
+// TestInvalidAnswers: a proxy answers with status 200 instead of EC2. The Client must return an error. The SDK alone
+// would take the answer for a success or for an empty list.
 func TestInvalidAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, body := range map[string]string{
@@ -182,7 +182,7 @@ func TestInvalidAnswers(t *testing.T) {
 	})
 }
 
-// invalidAnswer reports whether the error says that the answer is not EC2's.
+// invalidAnswer reports whether the error says that the answer did not come from EC2.
 func invalidAnswer(err error, action string) bool {
 	return errors.Is(err, aws.ErrTransient) && strings.HasPrefix(err.Error(), action+": ") &&
 		strings.Contains(aws.Hint(err), "instead of EC2") && len(err.Error()) <= 1000
