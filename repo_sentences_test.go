@@ -21,11 +21,11 @@ import (
 	"unicode"
 )
 
-// longest is the number of words of the longest sentence. A tired reader understands such a sentence at once, also
-// one whose first language is not English.
+// longest is the maximum number of words of a sentence. A tired reader understands such a sentence at once, even if the
+// reader's first language is not English.
 const longest = 25
 
-// quoting is a page whose tables quote programs, as a test has seen them. TestRepoMessages reads what programs write.
+// quoting is a page whose tables quote the output of programs. TestRepoMessages checks the texts of programs.
 const quoting = "docs/faults.md"
 
 // TestRepoSentences checks that the sentences of all pages are short.
@@ -43,13 +43,13 @@ func TestRepoSentences(t *testing.T) {
 	}
 }
 
-// TestRepoMessages checks that the sentences which programs write are short: errors, hints, findings and help. They may
-// also end with a semicolon.
+// TestRepoMessages checks that the sentences in the programs' texts are short: errors, hints, findings and help. A
+// semicolon may also end such a sentence.
 func TestRepoMessages(t *testing.T) {
 	count := 0
 	for _, p := range packages(t) {
 		if strings.HasPrefix(p.ImportPath, "sim") || p.ImportPath == "packaging/manual" {
-			continue // what serves tests; and the manual page, whose lines are those of troff
+			continue // leave out test code; and the manual page, because its lines are troff
 		}
 		for _, file := range p.GoFiles {
 			f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, file), nil, 0)
@@ -66,7 +66,7 @@ func TestRepoMessages(t *testing.T) {
 	}
 }
 
-// short checks that the sentences of a text are short, and returns how many there are.
+// short checks that the sentences of the blocks are short, and returns the number of sentences.
 func short(t *testing.T, where string, blocks []string, end *regexp.Regexp) (count int) {
 	t.Helper()
 	for _, block := range blocks {
@@ -81,7 +81,8 @@ func short(t *testing.T, where string, blocks []string, end *regexp.Regexp) (cou
 	return count
 }
 
-// messages returns the strings of a file, and the sums of strings, with "it" for what only a run knows.
+// messages returns the strings of a file, and the sums with a string. In a sum, the word "it" stands for each value
+// that only a run knows.
 func messages(f *ast.File) (all []string) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		e, _ := n.(ast.Expr)
@@ -108,11 +109,11 @@ func constant(e ast.Expr) (text string, is bool) {
 	return "", false
 }
 
-// quotedHeading matches a heading of the runbook that quotes a message.
+// quotedHeading matches those headings of the runbook that quote a message.
 var quotedHeading = regexp.MustCompile(`(?m)^\*\*"(.*)"\*\*$`)
 
-// TestRepoRunbook checks that programs write the messages which the runbook quotes. An ellipsis stands for what only a
-// run knows. A colon is before the text of another error.
+// TestRepoRunbook checks that the programs can write the messages that the runbook quotes. An ellipsis stands for
+// values that only a run knows. After a colon, the text of another error may follow.
 func TestRepoRunbook(t *testing.T) {
 	var written strings.Builder
 	for _, p := range packages(t) {
@@ -143,7 +144,7 @@ func TestRepoRunbook(t *testing.T) {
 	}
 }
 
-// TestRepoProse checks what counts as a sentence.
+// TestRepoProse checks which parts of a page count as sentences.
 func TestRepoProse(t *testing.T) {
 	const page = "# A *title*\nOne `of two` words. **Two.** A [link of words](to.md)\nends here.\n\n    code\n\n" +
 		"- an item; the same\n  - another\n\n```\nmore code\n```\n\n| a cell | a `cell` and 1 more |\n|---|---|\n"
@@ -194,8 +195,8 @@ var (
 	statementEnd = regexp.MustCompile(`[.!?;][)”"*_]*\s+`)
 )
 
-// prose returns the blocks of a page: paragraphs, headings, items of lists and, if asked, cells of tables. It leaves
-// out blocks of code. Code in a line is one word.
+// prose returns the blocks of a page: paragraphs, headings, list items and, if cells is true, the cells of tables. It
+// leaves out code blocks. Inline code counts as one word.
 func prose(page string, cells bool) (blocks []string) {
 	page = notProse.ReplaceAllString(page, "")
 	page = link.ReplaceAllString(inlineCode.ReplaceAllString(page, "code"), "$1")
@@ -220,7 +221,7 @@ func prose(page string, cells bool) (blocks []string) {
 	return blocks
 }
 
-// sentences yields the sentences of a block, which end as said.
+// sentences yields the sentences of a block. The expression end matches the end of a sentence.
 func sentences(block string, end *regexp.Regexp) iter.Seq[string] {
 	return strings.SplitSeq(end.ReplaceAllString(block, "$0\n"), "\n")
 }

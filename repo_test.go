@@ -26,8 +26,8 @@ import (
 
 const module = "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s"
 
-// arrows lists which of our packages each package may import. Tests may import more: the simulators and nltest are for
-// them.
+// arrows lists, for each package, which of our packages it may import. Tests may import more, because the simulators
+// and nltest are for tests.
 var arrows = map[string]string{
 	"":                         "",
 	"aws":                      "aws/api internal/release",
@@ -50,7 +50,7 @@ var arrows = map[string]string{
 	"internal/codec/gen":       "",
 	"registry":                 "registry/indexed internal/atomicfile internal/codec internal/trace",
 	"registry/indexed":         "internal/codec",
-	// and not nl, of which it needs no more
+	// The plugins do not import nl here, because they need only nl/ifname.
 	"plugin":                "nl/ifname internal/codec internal/excerpt internal/release internal/stack internal/trace",
 	"plugin/values":         "nl/ifname",
 	"plugin/nic":            "plugin/values nl/ifname internal/codec internal/excerpt",
@@ -58,7 +58,7 @@ var arrows = map[string]string{
 	"plugin/egress":         "plugin plugin/values nl nl/ifname internal/codec internal/excerpt",
 	"unnumbered-ptp":        "unnumbered-ptp/legacy plugin plugin/values nl internal/codec",
 	"unnumbered-ptp/legacy": "nl",
-	// and not aws: it is the warm path
+	// ipam/lease is the warm path, so it must not import aws.
 	"ipam/lease": "plugin plugin/nic plugin/values nl registry internal/codec internal/excerpt",
 	"ipam/book":  "ipam/lease aws registry",
 	"ipam/call":  "ipam/book ipam/lease plugin aws registry",
@@ -67,7 +67,7 @@ var arrows = map[string]string{
 	"ipam/more":  "ipam/less ipam/known ipam/call ipam/book ipam/lease plugin aws nl registry",
 	"ipam/asked": "ipam/more ipam/known ipam/call ipam/book ipam/lease plugin aws nl registry",
 	"ipam":       "ipam/asked ipam/more ipam/less ipam/known ipam/call ipam/book ipam/lease plugin aws nl registry",
-	// and not ipam, which brings the SDK
+	// plugin/chain must not import ipam, because ipam imports the SDK.
 	"plugin/chain": "plugin plugin/ipvlan plugin/egress plugin/values unnumbered-ptp ipam/lease nl internal/codec",
 	"tool": "internal/release internal/excerpt tool/cli tool/conf tool/view tool/repair tool/doctor tool/history " +
 		"tool/bundle tool/bundle/page tool/connectivity tool/iam tool/install tool/kube ipam ipam/more ipam/less " +
@@ -76,18 +76,18 @@ var arrows = map[string]string{
 	"tool/install":      "tool/cli tool/conf tool/doctor nl registry",
 	"tool/connectivity": "tool/cli tool/conf aws nl nl/ask",
 	"tool/cli":          "internal/atomicfile internal/excerpt ipam ipam/lease aws registry",
-	// the plugins for their configurations: validate
+	// tool/conf imports the plugins, to validate their configurations.
 	"tool/conf": "tool/cli ipam/book ipam/lease registry plugin plugin/values plugin/chain plugin/ipvlan " +
 		"plugin/egress unnumbered-ptp",
 	"tool/view": "internal/release tool/cli tool/conf ipam ipam/more ipam/known ipam/book ipam/lease plugin/egress " +
 		"aws nl registry",
 	"tool/kube": "",
-	// what may leave a node is listed here
+	// tool/bundle lists the data that may leave a node.
 	"tool/bundle":      "internal/release tool/cli tool/conf tool/doctor tool/view ipam/book aws nl registry",
 	"tool/bundle/page": "tool/bundle tool/cli tool/conf tool/doctor tool/view nl registry",
 	"tool/iam":         "ipam/book ipam/lease",
 	"tool/history":     "registry",
-	// the ADD of the plugin, again
+	// tool/repair repeats the ADD of the plugins.
 	"tool/repair": "tool/conf tool/view ipam/lease plugin plugin/ipvlan plugin/egress unnumbered-ptp nl registry",
 	"tool/doctor": "internal/release tool/cli tool/conf tool/view tool/repair tool/iam ipam ipam/more ipam/call " +
 		"ipam/book ipam/lease plugin plugin/ipvlan plugin/egress unnumbered-ptp aws aws/api nl nl/ask registry",
@@ -130,13 +130,13 @@ var arrows = map[string]string{
 	"acceptance/ends/cni-acceptance-ends": "acceptance/ends",
 }
 
-// owners are the only importers of a dependency, by the beginning of its path.
+// owners lists, for each dependency, which packages may import it. The key is the beginning of the dependency's path.
 var owners = map[string][]string{
 	"github.com/vishvananda/":                {"nl", "nl/ask", "nl/nltest", "sim/vpcsim", "sim/kubeproxy", "sim/bench"},
 	"github.com/containernetworking/plugins": {"nl"},
 	"github.com/gofrs/flock":                 {"registry"},
-	"github.com/google/nftables":             nil, // its initialisation costs every ADD a fiftieth; see testOwners
-	"github.com/mdlayher/":                   nil, // which it brings
+	"github.com/google/nftables":             nil, // its initialisation is 2 % of each ADD; see testOwners
+	"github.com/mdlayher/":                   nil, // google/nftables imports it
 	"github.com/aws/":                        {"aws", "acceptance"},
 	"golang.org/x/crypto/ssh":                {"acceptance"},
 	"github.com/urfave/cli":                  {"tool/cli"},
@@ -145,13 +145,13 @@ var owners = map[string][]string{
 		"acceptance/ends"},
 }
 
-// testOwners are the packages whose tests compare with a dependency that no package may import.
+// testOwners lists the packages whose tests compare our code with a dependency that no other package may import.
 var testOwners = map[string]string{
 	"github.com/google/nftables": "nl",
 	"github.com/mdlayher/":       "nl",
 }
 
-// forbidden are packages that cost a plugin more than they are worth.
+// forbidden are packages whose cost for a plugin is too high.
 var forbidden = map[string]string{
 	"github.com/containernetworking/cni/pkg/invoke":   "links OpenTelemetry and net/http into a plugin",
 	"github.com/containernetworking/plugins/pkg/ip":   "links go-iptables and knftables",
@@ -160,7 +160,7 @@ var forbidden = map[string]string{
 	"github.com/vishvananda/netlink":                  "costs every ADD a thirtieth before main",
 }
 
-// exempt are the packages that may import what is forbidden: they are no plugin.
+// exempt are the packages that may import forbidden packages, because they are not part of a plugin.
 var exempt = map[string][]string{
 	"acceptance":    {"github.com/aws/aws-sdk-go-v2/config"}, // for AWS_PROFILE
 	"nl/ask":        {"github.com/vishvananda/netlink"},
@@ -178,8 +178,9 @@ var sizes = map[string]float64{
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 4.14,
 	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          3.38,
 	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.87,
-	// 0.9 of these are the support bundle: html/template, tar and gzip, and its own code, a third each; 0.7 are
-	// connectivity-test: libcni with what it imports, and its own code, about half each; 0.3 are netlink
+	// The support bundle needs 0.9 MB of these: a third each for html/template, for tar and gzip, and for its own code.
+	// connectivity-test needs 0.7 MB: about half for libcni and its imports, and half for its own code. netlink needs
+	// 0.3 MB.
 	"tool/cni-ipvlan-vpc-k8s-tool": 21.05,
 }
 
@@ -208,7 +209,7 @@ func packages(t *testing.T) []pkg {
 	return ps
 }
 
-// TestRepoArrows checks that each package imports what the table says, no more and no less.
+// TestRepoArrows checks that each package imports exactly the packages in the table.
 func TestRepoArrows(t *testing.T) {
 	for _, p := range packages(t) {
 		may, ok := arrows[p.ImportPath]
@@ -244,7 +245,7 @@ func TestRepoArrows(t *testing.T) {
 	}
 }
 
-// TestRepoChosen checks that what runs on nodes imports the packages that the owner of the project chose.
+// TestRepoChosen checks that the programs for nodes import the packages that the owner of the project has chosen.
 func TestRepoChosen(t *testing.T) {
 	imported := map[string]bool{}
 	for _, p := range packages(t) {
@@ -313,8 +314,8 @@ func TestRepoExportedDocs(t *testing.T) {
 	}
 }
 
-// wellKnown reports whether a method needs no comment: those of error, fmt.Stringer and errors are well known, and
-// nl.Object documents those of an Object. A method of an unexported type is not exported either.
+// wellKnown reports whether a method needs no comment. The methods of error, fmt.Stringer and errors are well known.
+// The type nl.Object documents the methods of objects. A method of an unexported type is not exported either.
 func wellKnown(fn *ast.FuncDecl) bool {
 	if fn.Recv == nil {
 		return false
@@ -349,8 +350,8 @@ func TestRepoSPDX(t *testing.T) {
 	}
 }
 
-// TestRepoPinned checks that make and the scripts build foreign programs from a go.mod, whose go.sum pins all their
-// dependencies. PROGRAM@VERSION pins only the program.
+// TestRepoPinned checks that make and the scripts build other projects' programs from a go.mod. Its go.sum pins all
+// dependencies of a program. PROGRAM@VERSION pins only the program.
 func TestRepoPinned(t *testing.T) {
 	unpinned := regexp.MustCompile(`\bgo (run|install|get|tool)\b.*@(v[0-9]|latest)`)
 	for _, file := range []string{"Makefile", "packaging/package", "packaging/release", ".ci/run", ".ci/bare",
@@ -365,7 +366,7 @@ func TestRepoPinned(t *testing.T) {
 	}
 }
 
-// TestRepoREADME limits the README to what a person reads to its end. Longer texts belong into docs.
+// TestRepoREADME limits the length of the README, so that people read all of it. Longer texts belong in docs.
 func TestRepoREADME(t *testing.T) {
 	const most = 200
 	b, err := os.ReadFile("README.md")
@@ -377,8 +378,8 @@ func TestRepoREADME(t *testing.T) {
 	}
 }
 
-// TestRepoInit checks that nothing of nl runs before main, where every ADD would pay for it: no map, and no error of
-// fmt.Errorf, at package level.
+// TestRepoInit checks that nl has no code that runs before main, because each ADD would pay for it. At package level,
+// there must be no map, and no error made by fmt.Errorf.
 func TestRepoInit(t *testing.T) {
 	object, err := exec.Command("go", "list", "-export", "-f", "{{.Export}}", "./nl").Output()
 	if err != nil {
@@ -391,7 +392,7 @@ func TestRepoInit(t *testing.T) {
 	if !bytes.Contains(symbols, []byte("/nl.Open\n")) {
 		t.Fatalf("no symbols of nl:\n%s", symbols)
 	}
-	const nothing = 16 // the compiler may leave a function that only returns
+	const nothing = 16 // the compiler may leave an empty function
 	for _, m := range regexp.MustCompile(`(\d+) T \S*/nl\.((?:map\.)?init(?:\.\d+)?)\n`).FindAllSubmatch(symbols, -1) {
 		if size, _ := strconv.Atoi(string(m[1])); size > nothing {
 			t.Errorf("%s of nl has %d bytes", m[2], size)
@@ -399,7 +400,7 @@ func TestRepoInit(t *testing.T) {
 	}
 }
 
-// TestRepoSizes checks the programs in bin, which make builds first.
+// TestRepoSizes checks the sizes of the programs in bin. make builds the programs before the test.
 func TestRepoSizes(t *testing.T) {
 	for prog, most := range sizes {
 		fi, err := os.Stat(filepath.Join("bin", path.Base(prog)))
@@ -415,7 +416,7 @@ func TestRepoSizes(t *testing.T) {
 
 const configurationPage = "docs/configuration.md"
 
-// TestRepoReferenceEnvironment checks that the reference has each variable that the programs read.
+// TestRepoReferenceEnvironment checks that the reference lists each environment variable that the programs read.
 func TestRepoReferenceEnvironment(t *testing.T) {
 	text, err := os.ReadFile(configurationPage)
 	if err != nil {
@@ -423,7 +424,7 @@ func TestRepoReferenceEnvironment(t *testing.T) {
 	}
 	for _, p := range packages(t) {
 		if strings.HasPrefix(p.ImportPath, "sim") || strings.HasPrefix(p.ImportPath, "nl/nltest") {
-			continue // they serve tests
+			continue // these packages are for tests
 		}
 		for _, file := range p.GoFiles {
 			source, err := os.ReadFile(filepath.Join(p.Dir, file))
@@ -439,7 +440,7 @@ func TestRepoReferenceEnvironment(t *testing.T) {
 	}
 }
 
-// getenv finds the name of a variable that a program reads.
+// getenv matches the name of an environment variable that a program reads.
 var getenv = regexp.MustCompile(`os\.Getenv\("([A-Z0-9_]+)"\)|"(AWS_[A-Z0-9_]+)"`)
 
 // TestRepoNames checks that the comment of a function or a type begins with its name, and that the methods of a type
@@ -474,7 +475,7 @@ func TestRepoNames(t *testing.T) {
 	}
 }
 
-// declared returns the name and the comment of a function, or of a type that stands alone.
+// declared returns the name and the comment of a function, or of a type that is declared alone.
 func declared(d ast.Decl) (name, doc string) {
 	switch d := d.(type) {
 	case *ast.FuncDecl:
@@ -487,7 +488,7 @@ func declared(d ast.Decl) (name, doc string) {
 	return "", ""
 }
 
-// received returns the type of a method, and the name of its receiver.
+// received returns the type to which a method belongs, and the name of its receiver.
 func received(d ast.Decl) (of, name string) {
 	f, is := d.(*ast.FuncDecl)
 	if !is || f.Recv == nil || len(f.Recv.List[0].Names) == 0 {
@@ -498,10 +499,10 @@ func received(d ast.Decl) (of, name string) {
 	return of, f.Recv.List[0].Names[0].Name
 }
 
-// phaseStep matches a change of what the phase of an ENI follows from.
+// phaseStep matches an assignment to one of the fields that decide the phase of an ENI.
 var phaseStep = regexp.MustCompile(`\.(Serving|Passed|Foreign|TagsUnknown|Draining|Missed)\b[^=:\n]* = `)
 
-// TestRepoPhases checks that only package registry changes what the phase of an ENI follows from.
+// TestRepoPhases checks that only package registry assigns to the fields that decide the phase of an ENI.
 func TestRepoPhases(t *testing.T) {
 	for _, p := range packages(t) {
 		if p.ImportPath == "registry" || strings.HasPrefix(p.ImportPath, "sim") {
@@ -519,7 +520,7 @@ func TestRepoPhases(t *testing.T) {
 	}
 }
 
-// TestRepoIMDSv2 checks that no page, hint or file of a platform makes an instance answer by IMDSv1. The plugins use
+// TestRepoIMDSv2 checks that no page, hint or platform file makes an instance answer IMDSv1 requests. The plugins use
 // only IMDSv2, and docs/security.md requires it.
 func TestRepoIMDSv2(t *testing.T) {
 	optional := regexp.MustCompile(`(?i)http-?_?tokens["': =]+optional`)
@@ -544,7 +545,7 @@ func TestRepoIMDSv2(t *testing.T) {
 	}
 }
 
-// TestRepoExecuted checks that docs/security.md names each program of others that ours execute.
+// TestRepoExecuted checks that docs/security.md names each program of other projects that our programs execute.
 func TestRepoExecuted(t *testing.T) {
 	page, err := os.ReadFile("docs/security.md")
 	if err != nil {
@@ -576,7 +577,7 @@ func TestRepoExecuted(t *testing.T) {
 	}
 }
 
-// TestRepoComparison checks that README.md and docs/comparison.md say the same of the same property.
+// TestRepoComparison checks that README.md and docs/comparison.md do not contradict each other about a property.
 func TestRepoComparison(t *testing.T) {
 	rows := map[string]map[string]string{}
 	for _, file := range []string{"README.md", "docs/comparison.md"} {

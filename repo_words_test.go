@@ -17,8 +17,8 @@ import (
 	"unicode/utf8"
 )
 
-// retired are private words that the field's words have replaced, with the word to use. The glossary is in doc.go. An
-// entry may be a phrase in lower case: its words match in this order, also across lines.
+// retired maps words that must not be used to the words that replace them. The glossary in doc.go has the words to use.
+// A key may also be a phrase in lower case. Its words match in this order, also across lines.
 var retired = map[string]string{
 	"ailment": "finding", "ailments": "findings", "checkup": "check", "checkups": "checks", "patient": "node",
 	"witness": "source", "testimony": "snapshot", "discharge": "close", "severed": "disconnected", "rejoin": "restore",
@@ -42,13 +42,13 @@ var retired = map[string]string{
 	"rejoins":   "repairs",
 }
 
-// mayRetire are files that may have these words: this one, and texts that others have written.
+// mayRetire are the files that may have these words: this file, and texts of other authors.
 var mayRetire = []string{"repo_words_test.go", "LICENSE", ".sum", "docs/bench-", "nl/bpf/src"}
 
-// words matches the words of a text. MixedCaps are several words: "EndOfLease" has three.
+// words matches the words of a text. An identifier in MixedCaps has several words: "EndOfLease" has three.
 var words = regexp.MustCompile(`[A-Z]*[a-z]+|[A-Z]+`)
 
-// TestRepoWords checks that no file uses a retired word, except those that make writes.
+// TestRepoWords checks that no file uses a retired word, except files that make writes.
 func TestRepoWords(t *testing.T) {
 	count := 0
 	err := filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
@@ -108,7 +108,7 @@ func retiredIn(text string, table map[string]string) (found []string) {
 	return found
 }
 
-// mentions reports whether the text contains one of the parts.
+// mentions reports whether the text contains at least one of the parts.
 func mentions(text string, parts []string) bool {
 	for _, part := range parts {
 		if strings.Contains(text, part) {
@@ -150,11 +150,11 @@ func TestRepoGlossary(t *testing.T) {
 	}
 }
 
-// generated is the line by which Go knows a file that a program has written.
+// generated matches the line that marks a Go file as generated.
 var generated = regexp.MustCompile(`(?m)^// Code generated .* DO NOT EDIT\.$`)
 
-// TestRepoWidth checks that no line of Go that a person writes is wider than 120 columns, with tabs of four. A raw
-// string has the text of another format, and may be wider.
+// TestRepoWidth checks that no line of hand-written Go is wider than 120 columns. A tab counts as four columns. A raw
+// string may be wider, because its text is in another format.
 func TestRepoWidth(t *testing.T) {
 	const most = 120
 	for _, p := range packages(t) {
@@ -177,7 +177,8 @@ func TestRepoWidth(t *testing.T) {
 	}
 }
 
-// rawLines returns the numbers of the lines that have a part of a raw string, if it is longer than a struct tag.
+// rawLines returns the numbers of the lines that contain a part of a raw string. Short raw strings, such as struct
+// tags, do not count.
 func rawLines(text []byte) map[int]bool {
 	const short = 60
 	raw := map[int]bool{}
