@@ -5,6 +5,6 @@ package packaging
 
 import "testing"
 
-// TestChart runs the tests of the chart, the manifests, and the files for platforms. They are in a module of their own,
-// because Helm's engine requires 80 others.
+// TestChart runs the tests of the chart, the manifests and the files for platforms. These tests are in a separate
+// module, because Helm's engine requires 80 other modules.
 func TestChart(t *testing.T) { command(t, "go", "test", "-C", "render", "./...") }

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// containerd is a directory of make, with the programs that sim/cri tests, too.
+// containerd is a directory that make fills with programs. The tests of sim/cri use these programs, too.
 const containerd = "../.cache/cri/"
 
-// imported imports the layout into a real containerd, as the guide says, and unpacks the image of this machine. The
-// tool of the image must run, and find what it would install.
+// imported imports the layout into a real containerd, as the guide says, and unpacks the image for this machine. The
+// tool in the image must run, and must list the files that it would install.
 func imported(t *testing.T, layout, version string) {
 	need(t, containerd+"containerd", containerd+"ctr")
 	dir := t.TempDir()
@@ -41,7 +41,7 @@ func imported(t *testing.T, layout, version string) {
 	}
 }
 
-// startContainerd starts containerd with directories of its own, and returns its client.
+// startContainerd starts a containerd with directories of its own. It returns a function that runs the client ctr.
 func startContainerd(t *testing.T, dir string) (ctr func(...string) string) {
 	t.Helper()
 	config, socket := filepath.Join(dir, "config.toml"), filepath.Join(dir, "socket")

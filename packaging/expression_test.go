@@ -17,7 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// A question is what packaging/expression evaluates: see there.
+// A question is the input of packaging/expression, which describes the fields.
 type question struct {
 	Program     string
 	Expression  string
@@ -25,13 +25,13 @@ type question struct {
 	DefaultENIs int
 	IPsPerENI   int
 
-	config string   // its name
-	answer []string // the tool's flags for the number of this type
-	cards  int      // of the type
+	config string   // name of the configuration
+	answer []string // flags of the tool that print the number for this instance type
+	cards  int      // number of network cards of the instance type
 }
 
-// expressions are configurations, and flags of maxpods beside --config. With lower, the expression may be lower than
-// the number for a type.
+// expressions are configurations, and flags of maxpods in addition to --config. If lower is true, an expression may
+// give a lower number than maxpods prints for the instance type.
 var expressions = map[string]struct {
 	keys, flags string
 	lower       bool
@@ -66,15 +66,16 @@ var expressions = map[string]struct {
 	"warm pools": {keys: `"interfaceIndex": 1, "warm": {"min": 4}, "pools": {"a": {"namespaces": ["a"]}}`, lower: true},
 }
 
-// TestMaxPodsExpressions evaluates each expression that maxpods prints for each instance type of the simulator. For
-// types with one network card, the result is the number that maxpods prints for the type. For others, it is not higher.
+// TestMaxPodsExpressions evaluates the expressions that maxpods prints, for each instance type of the simulator. For a
+// type with one network card, the result must be the number that maxpods prints for the type. For other types, it must
+// not be higher.
 func TestMaxPodsExpressions(t *testing.T) {
 	tool := onInstance(t, "c5.large")
 	var all []question
 	for name, c := range expressions {
 		all = append(all, questions(t, tool, name, c.keys, c.flags)...)
 	}
-	equal, numbers := 0, map[string]string{} // by the command line
+	equal, numbers := 0, map[string]string{} // numbers: the key is the command line
 	for i, answer := range evaluate(t, all) {
 		q := all[i]
 		line := strings.Join(q.answer, " ")
@@ -98,14 +99,15 @@ func TestMaxPodsExpressions(t *testing.T) {
 	}
 }
 
-// number parses a number of pods. It is -1 if it is none.
+// number parses a number of pods. It returns -1 if the text is no number.
 func number(s string) int {
 	n := -1
 	_, _ = fmt.Sscan(s, &n)
 	return n
 }
 
-// questions are those of one configuration: each program that takes expressions, and each type.
+// questions returns the questions for one configuration: one for each instance type and each program that takes
+// expressions.
 func questions(t *testing.T, tool func(...string) string, name, keys, flags string) (all []question) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "10-pods.conflist")
@@ -117,7 +119,7 @@ func questions(t *testing.T, tool func(...string) string, name, keys, flags stri
 	args := append([]string{"maxpods", "--config", file}, strings.Fields(flags)...)
 	for _, program := range []string{"karpenter", "nodeadm"} {
 		if program == "karpenter" && strings.Contains(keys, `"none"`) {
-			continue // Karpenter gives such nodes what no configuration of ours says
+			continue // for such nodes, Karpenter adds addresses that our configuration does not name
 		}
 		var of struct{ Expression string }
 		printed := tool(append(slices.Clone(args), "--format", program, "--output", "json")...)
@@ -136,8 +138,8 @@ func questions(t *testing.T, tool func(...string) string, name, keys, flags stri
 	return all
 }
 
-// evaluate returns the results of the expressions. The CEL library is in a module of its own, because no program of
-// ours needs it.
+// evaluate returns the results of the expressions. It runs a program in a separate module, because only this program
+// needs the CEL library.
 func evaluate(t *testing.T, all []question) (answers []string) {
 	t.Helper()
 	in, err := json.Marshal(all)

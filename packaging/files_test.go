@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// TestRules plays stories with the alerts. The tests are in a module of their own, because Prometheus' engine requires
-// 80 others.
+// TestRules runs the tests of the alerts. They are in a separate module, because Prometheus' engine requires 80 other
+// modules.
 func TestRules(t *testing.T) { command(t, "go", "test", "-C", "rules", "./...") }
 
 // TestMetricNames checks that the tool's source has each metric that the rules and the
@@ -40,14 +40,14 @@ func TestMetricNames(t *testing.T) {
 			t.Errorf("%s looks at %d metrics", file, len(read))
 		}
 		for _, name := range read {
-			if !slices.Contains(written, strings.TrimSuffix(name, "_bucket")) { // of a histogram
+			if !slices.Contains(written, strings.TrimSuffix(name, "_bucket")) { // a histogram's metric has this suffix
 				t.Errorf("%s: there is no metric %s", file, name)
 			}
 		}
 	}
 }
 
-// TestMetricsPage checks that the page has each metric with its help, and each alert under its runbook_url.
+// TestMetricsPage checks that the page has each metric with its help text, and each alert at its runbook_url.
 func TestMetricsPage(t *testing.T) {
 	page := read(t, "../docs/metrics.md")
 	source := read(t, "../tool/view/metrics.go") + read(t, "../tool/view/egress.go") + read(t, "../tool/metrics.go") +
@@ -75,7 +75,7 @@ func TestMetricsPage(t *testing.T) {
 	}
 }
 
-// TestMetricsFile checks that CNIMetricsStale looks at the file that the unit, the help and the docs name.
+// TestMetricsFile checks that the alert CNIMetricsStale uses the file that the unit, the help and the docs name.
 func TestMetricsFile(t *testing.T) {
 	alert := regexp.MustCompile(`mtime_seconds\{file=~"(.+)"\}`).FindStringSubmatch(read(t, "alerts.yaml"))
 	if alert == nil {
@@ -123,8 +123,8 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
-// TestCloudInit checks the two files that the user data writes: the tool accepts the
-// conflist, and the other is a valid script.
+// TestCloudInit checks the two files that the user data writes. The tool must accept the conflist. The other file must
+// be a valid script.
 func TestCloudInit(t *testing.T) {
 	files := written(t, "cloud-init.yaml")
 	dir := t.TempDir()
@@ -140,8 +140,8 @@ func TestCloudInit(t *testing.T) {
 	command(t, "shellcheck", filepath.Join(dir, "pod-network"))
 }
 
-// TestCloudInitRefused: while EC2 refuses all calls, the script of the user data still starts the kubelet, with the
-// conflist in place. So the node joins the cluster, and its pods wait for EC2.
+// TestCloudInitRefused: EC2 refuses all calls. The script of the user data must still write the conflist and start the
+// kubelet. So the node joins the cluster, and its pods wait for EC2.
 func TestCloudInitRefused(t *testing.T) {
 	dir := t.TempDir()
 	for path, text := range written(t, "cloud-init.yaml") {
@@ -174,8 +174,8 @@ func TestCloudInitRefused(t *testing.T) {
 	}
 }
 
-// refusing is the text of each program that the script of the user data calls. The program records its arguments. It
-// fails if its work needs EC2: cni-warm.service does, and without --no-block, systemctl waits for a service's end.
+// refusing is the text of each program that the script of the user data calls. The program records its arguments, and
+// fails if its work needs EC2. This applies to cni-warm.service, and without --no-block, systemctl waits for it.
 const refusing = `#!/bin/sh
 echo "${0##*/} $*" >>"$CALLS"
 case "${0##*/} $*" in
@@ -189,7 +189,7 @@ case "${0##*/} $*" in
 esac
 `
 
-// put writes a program or another file, in a directory that it makes.
+// put writes a file with execute permission, and makes its directory.
 func put(t *testing.T, path, text string) {
 	t.Helper()
 	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
@@ -197,8 +197,8 @@ func put(t *testing.T, path, text string) {
 	}
 }
 
-// written returns the files of write_files by path: the literal blocks, indented by six
-// spaces.
+// written returns the files that the key write_files has. The key is the file's path, and the value is its literal
+// block. The blocks are indented by six spaces.
 func written(t *testing.T, name string) map[string]string {
 	t.Helper()
 	files := map[string]string{}

@@ -17,12 +17,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// seizers is where make unpacks Debian's packages of programs that configure ENIs. make does not install them, because
-// they would configure this machine.
+// seizers is the directory into which make unpacks Debian's packages of programs that configure ENIs. make does not
+// install them, because they would configure this machine.
 const seizers = "../.cache/seizers"
 
-// TestHotplug runs Debian's cloud-init on a simulated instance with an ENI for pods, without our drop-in
-// and with it.
+// TestHotplug runs Debian's cloud-init on a simulated instance that has an ENI for pods. It does this without our
+// drop-in, and with our drop-in.
 func TestHotplug(t *testing.T) {
 	nltest.Need(t, "root", "netns")
 	need(t, seizers+"/usr/bin/cloud-init", "/usr/bin/python3", "unshare")
@@ -41,7 +41,7 @@ func TestHotplug(t *testing.T) {
 	}
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		// no server answers DNS there
+		// In the namespace, no server answers DNS queries.
 		"etc/nsswitch.conf":                               "passwd: files\ngroup: files\nhosts: files\n",
 		"etc/cloud/cloud.cfg":                             cloudConfig,
 		"etc/cloud/cloud.cfg.d/50-distribution.cfg":       "updates:\n  network:\n    when: [boot, hotplug]\n",
@@ -76,7 +76,7 @@ func TestHotplug(t *testing.T) {
 	}
 }
 
-// cloudConfig is a cloud.cfg that only looks for EC2 and configures the network.
+// cloudConfig is a cloud.cfg whose modules only detect EC2 and configure the network.
 const cloudConfig = `datasource_list: [Ec2]
 cloud_init_modules: []
 cloud_config_modules: [install-hotplug]

@@ -17,12 +17,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestImageBuilder runs the tests of the program that makes the image, which is a module of its own.
+// TestImageBuilder runs the tests of the program that makes the image. This program is in a separate module.
 func TestImageBuilder(t *testing.T) { command(t, "go", "test", "-C", "image", "./...") }
 
-// TestImage makes the image of the programs of bin twice, and wants the same digest, and less than 21.2 MB. Its files
-// install themselves into a root directory, which then has the files of a package without the documentation. The files
-// also remove themselves again. With CNI_TEST_PACKAGE=all it also builds the programs, twice, for both architectures.
+// TestImage makes the image of the programs in bin twice. Both images must have the same digest, and be smaller than
+// 21.2 MB. The image is installed into a root directory, which must then have the files of a package, except the
+// documentation. Then it is removed. With CNI_TEST_PACKAGE=all, the test also builds the programs twice, for both
+// architectures.
 func TestImage(t *testing.T) {
 	nltest.Need(t, "root")
 	args := []string{"-i", "-b", "../bin", runtime.GOARCH}
@@ -63,7 +64,8 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// installedFiles are the files of a package, where install puts them, with the conflist and the enabled units.
+// installedFiles returns the paths of a package's files after install, and the paths of the conflist and of the enabled
+// units.
 func installedFiles(t *testing.T) []string {
 	all := []string{
 		"/etc/cni/net.d/10-cni-ipvlan-vpc-k8s.conflist",
@@ -81,7 +83,7 @@ func installedFiles(t *testing.T) []string {
 	return all
 }
 
-// own returns the files that are not of before, without the state in /run.
+// own returns the files in all that are not in before. It leaves out the state in /run.
 func own(all, before []string) []string {
 	return slices.DeleteFunc(all, func(f string) bool {
 		return slices.Contains(before, f) || strings.HasPrefix(f, "/run/")

@@ -20,11 +20,11 @@ import (
 
 const installPage = "../docs/install.md"
 
-// shown matches a command of the tool in a page, the file into which it writes, and what it prints.
+// shown matches a command of the tool in a page, the file into which it writes its output, and the output.
 var shown = regexp.MustCompile(`(?m)^    \$ cni-tool ([^>\n]*[^>\n ])(?: >(\S+))?\n((?:    [^$\n].*\n)*)`)
 
-// TestInstallPage runs the commands of the page on an m5.large. They must print what the page shows, or what is in the
-// file that the page names. With -update, the test writes these files.
+// TestInstallPage runs the commands of the page on an m5.large. The output must be the text that the page shows, or the
+// content of the file that the page names. With -update, the test writes these files.
 func TestInstallPage(t *testing.T) {
 	tool := onInstance(t, "m5.large")
 	all := shown.FindAllStringSubmatch(read(t, installPage), -1)
@@ -48,11 +48,11 @@ func TestInstallPage(t *testing.T) {
 	}
 }
 
-// answer matches a row of the table of questions: the file, and for how many pods an m5.large has addresses.
+// answer matches a row of the table of questions: the conflist, and the number of pods on an m5.large.
 var answer = regexp.MustCompile("(?m)^\\| .* \\| `(\\S+\\.conflist)` \\| (\\d+) \\|$")
 
-// TestInstallQuestions wants each example to be the answer to a question, to be valid, and to have the number of pods
-// that the page says.
+// TestInstallQuestions checks each example conflist. It must be the answer to a question of the page, and valid. An
+// m5.large must have addresses for the number of pods in the table.
 func TestInstallQuestions(t *testing.T) {
 	tool := onInstance(t, "m5.large")
 	left, err := filepath.Glob("../conflist-examples/*.conflist")
@@ -74,8 +74,8 @@ func TestInstallQuestions(t *testing.T) {
 	}
 }
 
-// TestInstallRemove runs the tool's commands of the page's section "Remove" on a node whose pods are gone. Afterwards
-// EC2 has only the boot ENI.
+// TestInstallRemove runs the tool's commands in the page's section "Remove", on a node whose pods have ended.
+// Afterwards, EC2 must have only the boot ENI.
 func TestInstallRemove(t *testing.T) {
 	nltest.Need(t, "root", "netns")
 	fabric, node := instance(t)
@@ -90,7 +90,7 @@ func TestInstallRemove(t *testing.T) {
 		}
 	}
 	conflist := filepath.Join(dir, "10.conflist")
-	for _, least := range []string{"2", "0"} { // the last conflist wants no free addresses
+	for _, least := range []string{"2", "0"} { // the last conflist keeps no addresses warm
 		text := `{"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "cni-ipvlan-vpc-k8s", "interfaceIndex": 1,
 			"secGroupIds": [], "subnetTags": {"kubernetes_kubelet": "true"}, "warm": {"min": ` + least + `}}]}`
 		if err := os.WriteFile(conflist, []byte(text), 0o644); err != nil {
@@ -124,8 +124,8 @@ func TestInstallRemove(t *testing.T) {
 	}
 }
 
-// TestOnlyEC2: of all services of AWS, the programs have only the client of EC2, as the recipe for a private cluster
-// says.
+// TestOnlyEC2 checks that the programs contain no client of an AWS service except EC2, as the recipe for a private
+// cluster says.
 func TestOnlyEC2(t *testing.T) {
 	programs, err := filepath.Glob("../bin/cni-ipvlan-vpc-k8s*")
 	if err != nil || len(programs) != 7 {

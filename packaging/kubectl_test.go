@@ -17,11 +17,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// plugin is the plugin of kubectl. TestScripts looks at it with shellcheck, and sim/cluster runs it against nodes.
+// plugin is the path of the kubectl plugin. TestScripts checks it with shellcheck, and sim/cluster runs it against
+// nodes.
 const plugin = "kubectl/kubectl-ipvlan"
 
-// TestKubectlUsage: the plugin refuses a wrong command line before kubectl runs, says what is wrong, and leaves no
-// file.
+// TestKubectlUsage: the command line is wrong. The plugin must say what is wrong, must not run kubectl, and must leave
+// no file.
 func TestKubectlUsage(t *testing.T) {
 	need(t, "bash")
 	for args, want := range map[string]string{
@@ -72,10 +73,10 @@ func TestKubectlHelp(t *testing.T) {
 	}
 }
 
-// calls matches a call of cni-tool in the script: the command, and its arguments.
+// calls matches a call of cni-tool in the script: the command and its arguments.
 var calls = regexp.MustCompile(`"\$(?:tool|careful|history)" (?:"\$\w+" )?([a-z-]+)([^;\n]*)`)
 
-// TestKubectlFlags checks that the tool has each command and each flag that the script uses of it.
+// TestKubectlFlags checks that the tool has each command and each flag that the script uses.
 func TestKubectlFlags(t *testing.T) {
 	found := map[string]int{}
 	for _, call := range calls.FindAllStringSubmatch(read(t, plugin), -1) {
@@ -96,8 +97,8 @@ func TestKubectlFlags(t *testing.T) {
 	}
 }
 
-// krew checks what the packaging has made for krew: the manifest has the fields that krew requires, and the archive has
-// the sum that the manifest says.
+// krew checks the files for krew. The manifest must have the fields that krew requires, and the checksum of the
+// archive.
 func krew(t *testing.T, dir string) {
 	var m struct {
 		APIVersion, Kind string

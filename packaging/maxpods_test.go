@@ -16,11 +16,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
-// maxPodsKey matches the number of pods in a file for a platform.
+// maxPodsKey matches the maximum number of pods in a file for a platform.
 var maxPodsKey = regexp.MustCompile(`(?i)max-?pods(?:PerNode)?\\?"?\s*[:=]\s*"?(\d+)`)
 
-// TestMaxPods wants the files for platforms to have the number that cni-tool maxpods prints on their instance type, an
-// m5.large. Nodes of Karpenter come with their addresses, and have as many pods.
+// TestMaxPods checks that the files for platforms have the number that "cni-tool maxpods" prints on their instance
+// type, an m5.large. Karpenter's nodes start with prefixes. For these nodes, the number must be that of the prefixes'
+// addresses.
 func TestMaxPods(t *testing.T) {
 	files, err := filepath.Glob("platforms/*")
 	if err != nil {
@@ -44,12 +45,12 @@ func TestMaxPods(t *testing.T) {
 	}
 }
 
-// maxPodsOf returns what the tool prints on an instance of the type.
+// maxPodsOf returns the output of maxpods on an instance of the type.
 func maxPodsOf(t *testing.T, instanceType string) string {
 	return onInstance(t, instanceType)("maxpods")
 }
 
-// onInstance returns a function that runs the tool on an instance of the type, and returns what it prints.
+// onInstance returns a function that runs the tool on an instance of the type. The function returns the tool's output.
 func onInstance(t *testing.T, instanceType string) func(args ...string) string {
 	t.Helper()
 	sim := simtest.Sim(t, ec2sim.World("vpc-1 10.0.0.0/16\nsubnet-a 10.0.0.0/24"))
@@ -59,7 +60,7 @@ func onInstance(t *testing.T, instanceType string) func(args ...string) string {
 	}
 	env := append(os.Environ(), "AWS_ENDPOINT_URL_EC2="+simtest.Serve(t, sim), "CNI_IPVLAN_VPC_STATE_DIR="+t.TempDir(),
 		"AWS_EC2_METADATA_SERVICE_ENDPOINT="+simtest.Serve(t, node.Metadata()),
-		"AWS_METADATA_SERVICE_TIMEOUT=60") // this machine may be busy
+		"AWS_METADATA_SERVICE_TIMEOUT=60") // in seconds, because this machine may be busy
 	return func(args ...string) string {
 		t.Helper()
 		c := exec.Command("../bin/cni-ipvlan-vpc-k8s-tool", args...)

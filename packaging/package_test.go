@@ -19,9 +19,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestPackage packs the programs of bin twice, and checks that the bytes are the same. It
-// installs them into a root directory and removes them again. With CNI_TEST_PACKAGE=all it
-// also builds the programs, twice, for both architectures.
+// TestPackage packs the programs in bin twice, and checks that the packages are equal, byte for byte. It installs the
+// packages into a root directory, and removes them again. With CNI_TEST_PACKAGE=all, it also builds the programs twice,
+// for both architectures.
 func TestPackage(t *testing.T) {
 	need(t, "dpkg", "rpm", "systemctl")
 	nltest.Need(t, "root")
@@ -49,7 +49,7 @@ func TestPackage(t *testing.T) {
 	t.Run("krew", func(t *testing.T) { krew(t, one) })
 }
 
-// native is the package for this machine.
+// native returns the path of the package for this machine.
 func native(t *testing.T, dir, suffix string) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*-"+runtime.GOARCH+"-*"+suffix))
@@ -85,7 +85,7 @@ func deb(t *testing.T, file string, want []string) {
 
 func rpm(t *testing.T, file string, want []string) {
 	root := t.TempDir()
-	// The scripts run in the root directory, which needs a shell.
+	// The package's scripts run in the root directory, so it needs a shell.
 	need(t, "busybox")
 	shell, err := exec.LookPath("busybox")
 	if err != nil {
@@ -100,13 +100,12 @@ func rpm(t *testing.T, file string, want []string) {
 	}
 	installed(t, root, want,
 		func() { run("--nodeps", "--install", file) },
-		func() {}, // its scripts run in the root directory, which has no systemctl
+		func() {}, // the package's scripts run in the root directory, which has no systemctl
 		func() { run("--erase", "cni-ipvlan-vpc-k8s") })
 }
 
-// installed checks that the package's files are there and that no unit is enabled. After
-// the removal, the root directory must be as before: no link of a unit that the operator
-// enabled is left.
+// installed checks that the package's files exist and that no unit is enabled. After the removal, the root directory
+// must be as before. Links of units that the operator has enabled must be gone, too.
 func installed(t *testing.T, root string, want []string, install, enable, remove func()) {
 	t.Helper()
 	before := files(t, root)
@@ -125,7 +124,7 @@ func installed(t *testing.T, root string, want []string, install, enable, remove
 	}
 }
 
-// files lists the files and links of a root directory, without those of the package managers.
+// files returns the files and symlinks of a root directory, except those of the package managers.
 func files(t *testing.T, root string) []string {
 	t.Helper()
 	var list []string
@@ -164,7 +163,7 @@ func tarball(t *testing.T, file string) {
 	}
 }
 
-// sbom checks that the bill has the six programs and their modules.
+// sbom checks that the bill of materials lists the programs and their modules.
 func sbom(t *testing.T, file string) {
 	var bom struct {
 		BomFormat, SpecVersion string

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// need skips the test if a program is missing. make test installs them all.
+// need skips the test if one of the programs is missing. make test installs all of them.
 func need(t *testing.T, programs ...string) {
 	t.Helper()
 	for _, p := range programs {

@@ -16,16 +16,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// tag is that of the release that TestRelease makes.
+// tag is the tag of the release that TestRelease makes.
 const tag = "v0.9.7"
 
-// A repository is one of git, with the files of this tree and no history.
+// A repository is a git repository with the files of this tree, and without its history.
 type repository struct {
 	*testing.T
 	dir string
 }
 
-// newRepository commits this tree to a new repository. The tree itself may have none, or another state than HEAD.
+// newRepository makes a git repository, and commits the files of this tree. The tree may have changes, or may be no git
+// repository.
 func newRepository(t *testing.T) repository {
 	t.Helper()
 	r := repository{t, t.TempDir()}
@@ -40,7 +41,7 @@ func newRepository(t *testing.T) repository {
 	return r
 }
 
-// git runs a command of git without the configuration of this machine, at a date that is always the same.
+// git runs git without the configuration of this machine. The date is always the same.
 func (r repository) git(args ...string) {
 	r.Helper()
 	c := exec.Command("git", append([]string{"-C", r.dir}, args...)...)
@@ -52,7 +53,7 @@ func (r repository) git(args ...string) {
 	}
 }
 
-// write replaces a file.
+// write replaces the content of a file in the repository.
 func (r repository) write(file, text string) {
 	r.Helper()
 	if err := os.WriteFile(filepath.Join(r.dir, file), []byte(text), 0o644); err != nil {
@@ -60,7 +61,7 @@ func (r repository) write(file, text string) {
 	}
 }
 
-// release runs the script.
+// release runs the script packaging/release with a signing key, and returns its output.
 func (r repository) release(key string, args ...string) (string, error) {
 	c := exec.Command(filepath.Join(r.dir, "packaging/release"), args...)
 	c.Env = append(os.Environ(), "KEY="+key)
@@ -68,7 +69,7 @@ func (r repository) release(key string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// refuses wants no release, and an error that says why.
+// refuses checks that the script makes no release, and that its error says why.
 func (r repository) refuses(why string) {
 	r.Helper()
 	out, err := r.release("", "-o", r.TempDir(), runtime.GOARCH)
@@ -77,8 +78,9 @@ func (r repository) refuses(why string) {
 	}
 }
 
-// TestRelease makes a release for this machine, and looks for its version in all files. With CNI_TEST_PACKAGE=all it
-// makes it for both architectures, and in another directory the same again.
+// TestRelease makes a release for this machine, and checks the version in all files. With CNI_TEST_PACKAGE=all, it
+// makes the release for both architectures. It makes the release again in another directory, and the results must be
+// equal.
 func TestRelease(t *testing.T) {
 	need(t, "git", "gpg", "dpkg-deb", "rpm")
 	r := newRepository(t)
@@ -130,7 +132,7 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// keyOf makes a key for this test, and returns its name. Its agent ends with the test.
+// keyOf makes a signing key for this test, and returns the key's name. When the test ends, the agent of gpg ends.
 func keyOf(t *testing.T) string {
 	t.Helper()
 	home := t.TempDir()
@@ -144,7 +146,7 @@ func keyOf(t *testing.T) string {
 	return name
 }
 
-// stamped wants each file of the release to have the version of the tag.
+// stamped checks that each file of the release has the version of the tag.
 func stamped(t *testing.T, dir string) {
 	t.Helper()
 	tarball(t, native(t, dir, ".tar.gz"))
@@ -191,7 +193,7 @@ func stamped(t *testing.T, dir string) {
 	}
 }
 
-// summed wants checksums of all files, and right ones.
+// summed checks that SHA256SUMS has the right checksums of all files.
 func summed(t *testing.T, dir string) {
 	t.Helper()
 	check := exec.Command("sha256sum", "--check", "--strict", "SHA256SUMS")
@@ -215,7 +217,7 @@ func summed(t *testing.T, dir string) {
 	}
 }
 
-// signed wants a signature of the checksums, and of no others.
+// signed checks that the signature is valid for the checksums, and not for changed checksums.
 func signed(t *testing.T, dir string) {
 	t.Helper()
 	verify := func() error {

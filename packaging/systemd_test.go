@@ -25,15 +25,16 @@ import (
 
 var update = flag.Bool("update", false, "write the files testdata/*.golden")
 
-// TestSystemd boots systemd in a container on a simulated instance. The units and drop-ins
-// are where a package puts them, and testdata/story uses them.
+// TestSystemd boots systemd in a container on a simulated instance. The units and drop-ins are installed as by a
+// package, and the script testdata/story uses them.
 func TestSystemd(t *testing.T) {
 	nltest.Need(t, "root", "netns")
 	boot(t, "story", "")
 }
 
-// boot boots systemd in a container on a simulated instance. There it runs testdata/STORY, and compares the output with
-// STORY.golden. The container also has the packages of Debian that are unpacked in the directory debian.
+// boot boots systemd in a container on a simulated instance. The container runs the script testdata/STORY, and boot
+// compares the output with STORY.golden. The argument debian is a directory with unpacked packages of Debian, which the
+// container also has.
 func boot(t *testing.T, story, debian string) {
 	t.Helper()
 	need(t, "/lib/systemd/systemd", "/lib/systemd/systemd-networkd", "dbus-daemon", "ip", "jq", "nft", "tc", "unshare")
@@ -78,7 +79,7 @@ func boot(t *testing.T, story, debian string) {
 	}
 }
 
-// instance is a simulated instance with its boot ENI.
+// instance returns a simulated instance that has only its boot ENI.
 func instance(t *testing.T) (*vpcsim.Fabric, *vpcsim.Instance) {
 	t.Helper()
 	fabric := simtest.Fabric(t, ec2sim.World(`
@@ -89,8 +90,8 @@ func instance(t *testing.T) (*vpcsim.Fabric, *vpcsim.Instance) {
 	return fabric, node
 }
 
-// container fills a directory with all files that differ from this machine: what a package installs, a conflist, the
-// simulated EC2, and the units of the story.
+// container fills a directory with the container's own files: the files of a package, a conflist, the simulated EC2,
+// and the units of the story.
 func container(t *testing.T, files, story string, env []string) {
 	t.Helper()
 	out, err := exec.Command("make", "-s", "-C", "..", "files", "prefix=/usr", "DESTDIR="+files).CombinedOutput()
@@ -149,7 +150,7 @@ func container(t *testing.T, files, story string, env []string) {
 	}
 }
 
-// flatcarENIs returns the .network file for ENIs that flatcar.yaml writes, for the driver of the simulated ENIs.
+// flatcarENIs returns the .network file for ENIs in flatcar.yaml, changed for the driver of the simulated ENIs.
 func flatcarENIs(t *testing.T) string {
 	t.Helper()
 	_, file, _ := strings.Cut(read(t, "platforms/flatcar.yaml"), "-eni.network\n")

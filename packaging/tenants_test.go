@@ -13,9 +13,9 @@ import (
 // install them, because they would configure this machine.
 const tenants = "../.cache/tenants"
 
-// TestTenants starts, reloads, restarts and stops other programs of a node on a simulated instance: Debian's firewalls,
-// NetworkManager, Docker, chrony, unattended-upgrades, WireGuard and Tailscale. Meanwhile, a pod calls the internet and
-// the node calls the pod.
+// TestTenants starts, reloads, restarts and stops other programs on a simulated instance: Debian's firewalls,
+// NetworkManager, Docker, chrony, unattended-upgrades, WireGuard and Tailscale. Meanwhile, a pod connects to the
+// internet, and the node connects to the pod.
 func TestTenants(t *testing.T) {
 	nltest.Need(t, "root", "netns", "fib", "iptables")
 	need(t, tenants+"/usr/sbin/firewalld", tenants+"/usr/sbin/ufw", tenants+"/usr/sbin/NetworkManager",

@@ -12,12 +12,12 @@ import (
 	"testing"
 )
 
-// exposed is the highest accepted exposure of a service, in tenths, as systemd-analyze(1) security rates it. Root, the
-// network and the namespaces of pods, which the services need, already give most of it.
+// exposed sets the highest accepted exposure level of a service, in tenths (systemd-analyze(1), "security"). Most of
+// the exposure comes from root, the network and the namespaces of pods, which the services need.
 const exposed = "--threshold=31"
 
-// TestUnits verifies the units with systemd-analyze, in a root directory where they are as a
-// package installs them.
+// TestUnits verifies the units with systemd-analyze. The units are in a root directory, as after the installation of a
+// package.
 func TestUnits(t *testing.T) {
 	need(t, "systemd-analyze")
 	root := t.TempDir()
@@ -60,9 +60,9 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// TestUnitsVersion checks what docs/install.md says of an old systemd. Before version 239, systemd refuses a service
-// whose program has no path, and before 244 a service that runs once and has Restart= (service_verify). Of a setting
-// that it does not know, systemd only warns.
+// TestUnitsVersion checks what docs/install.md says about old releases of systemd. Before version 239, systemd refuses
+// a service whose program has no path. Before 244, it refuses a oneshot service with Restart= (service_verify). An
+// unknown setting only causes a warning.
 func TestUnitsVersion(t *testing.T) {
 	pathless, restarts := regexp.MustCompile(`(?m)^ExecStart=[^/\n]`), regexp.MustCompile(`(?m)^Restart=on-failure`)
 	units, err := filepath.Glob("../systemd/system/cni-*.service")
@@ -80,8 +80,8 @@ func TestUnitsVersion(t *testing.T) {
 	}
 }
 
-// TestPresets checks that the preset lists each unit that can be enabled and keeps it
-// disabled. Removal of the package must also disable each.
+// TestPresets checks that the preset lists each unit that can be enabled, and keeps it disabled. The removal of the
+// package must disable all these units.
 func TestPresets(t *testing.T) {
 	preset, removal := read(t, "../systemd/system-preset/80-cni-ipvlan-vpc-k8s.preset"), read(t, "preremove.sh")
 	_, removal, _ = strings.Cut(removal, "units=")
@@ -109,8 +109,8 @@ func copyFile(t *testing.T, from, to string, mode os.FileMode) {
 	}
 }
 
-// TestRemovalOfMetrics: node_exporter would export the last metrics of a removed package for ever. An upgrade leaves
-// them.
+// TestRemovalOfMetrics checks that the removal of a package deletes its metrics files, because node_exporter would
+// export them for ever. An upgrade must keep the files.
 func TestRemovalOfMetrics(t *testing.T) {
 	const ours, others = "cni_ipvlan_vpc.prom cni_ipvlan_vpc_doctor.prom", "others.prom"
 	for argument, want := range map[string]string{"remove": others, "0": others, "upgrade": ours + " " + others} {

@@ -29,7 +29,7 @@ import (
 
 var test = release{version: "v1.2.3", date: time.Unix(1700000000, 0).UTC()}
 
-// root writes the files of an image, whose bill says which architecture it is of.
+// root writes the files of an image. They contain the name of the architecture.
 func root(t *testing.T, arch string, umask os.FileMode) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -51,7 +51,7 @@ func root(t *testing.T, arch string, umask os.FileMode) string {
 	return dir
 }
 
-// index writes a layout, and returns the index of the images in it.
+// index writes a layout, and returns the index of its images.
 func index(t *testing.T, umask os.FileMode) v1.ImageIndex {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "layout")
@@ -63,8 +63,9 @@ func index(t *testing.T, umask os.FileMode) v1.ImageIndex {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// With several entries, the push commands of some tools do not know which entry to push.
 	m, err := whole.IndexManifest()
-	if err != nil || len(m.Manifests) != 1 { // else "push" of some tools does not know which one
+	if err != nil || len(m.Manifests) != 1 {
 		t.Fatal(m, err)
 	}
 	if got := m.Manifests[0].Annotations["org.opencontainers.image.ref.name"]; got != test.version {
@@ -77,7 +78,7 @@ func index(t *testing.T, umask os.FileMode) v1.ImageIndex {
 	return images
 }
 
-// TestReproducible wants the same digest from the same files,: from any maker at any time.
+// TestReproducible checks that the digest depends only on the files, and not on the umask or the time.
 func TestReproducible(t *testing.T) {
 	one, err1 := index(t, 0o022).Digest()
 	two, err2 := index(t, 0o077).Digest()
@@ -86,7 +87,7 @@ func TestReproducible(t *testing.T) {
 	}
 }
 
-// TestPush pushes the index to a registry, and pulls the image and the bill of each architecture from there.
+// TestPush pushes the index to a registry. Then it pulls the image and the bill of materials of each architecture.
 func TestPush(t *testing.T) {
 	server := httptest.NewServer(registry.New(registry.WithReferrersSupport(true),
 		registry.Logger(log.New(io.Discard, "", 0))))
@@ -120,7 +121,7 @@ func TestPush(t *testing.T) {
 	}
 }
 
-// files compares the files of an image.
+// files checks the files of an image.
 func files(t *testing.T, image v1.Image, arch string) {
 	t.Helper()
 	content := mutate.Extract(image)
@@ -149,7 +150,7 @@ func files(t *testing.T, image v1.Image, arch string) {
 	}
 }
 
-// referrer wants the registry to list the bill as a referrer of the image.
+// referrer checks that the registry lists the bill of materials as a referrer of the image.
 func referrer(t *testing.T, ref name.Reference, image v1.Image, arch string) {
 	t.Helper()
 	digest, err := image.Digest()
@@ -185,7 +186,7 @@ func referrer(t *testing.T, ref name.Reference, image v1.Image, arch string) {
 	}
 }
 
-// TestBadInput wants an error that names what is wrong, and no layout.
+// TestBadInput checks bad inputs. The error must name the problem, and no layout may be written.
 func TestBadInput(t *testing.T) {
 	good := root(t, "amd64", 0o022)
 	noBill, badBill, device := root(t, "amd64", 0o022), root(t, "amd64", 0o022), root(t, "amd64", 0o022)

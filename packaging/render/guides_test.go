@@ -18,7 +18,8 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// TestPlatforms wants each file for a platform to parse, its conflists to be valid, and the guide to name it.
+// TestPlatforms checks each file for a platform: the file must parse, its conflists must be valid, and the guide must
+// name it.
 func TestPlatforms(t *testing.T) {
 	files, err := filepath.Glob("../platforms/*")
 	if err != nil || len(files) < 10 {
@@ -45,8 +46,8 @@ func TestPlatforms(t *testing.T) {
 
 const guides = "../../docs/install-on.md"
 
-// TestGuides wants each example of the guides to parse, and their conflists to be valid. Each platform says what was
-// tried.
+// TestGuides checks that each example of the guides parses, and that the conflists in the examples are valid. The
+// section of each platform must say what was tried.
 func TestGuides(t *testing.T) {
 	text := read(t, guides)
 	blocks := regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```$").FindAllStringSubmatch(text, -1)
@@ -57,7 +58,7 @@ func TestGuides(t *testing.T) {
 		if b[1] != "" && b[1] != "sh" {
 			parse(t, guides, b[1], b[2])
 		}
-		if strings.Contains("\n"+b[2], "\nplugin:") { // values of the chart
+		if strings.Contains("\n"+b[2], "\nplugin:") { // the block has values of the chart
 			c, _ := objects(t, valuesOf(t, b[2]))
 			for name, text := range c.Data {
 				validate(t, name, text)
@@ -79,7 +80,7 @@ func TestGuides(t *testing.T) {
 	}
 }
 
-// parse parses a text by its kind, and looks at the conflists in it.
+// parse parses a text of the given kind, and validates the conflists in it.
 func parse(t *testing.T, file, kind, text string) {
 	t.Helper()
 	switch kind {
@@ -104,14 +105,14 @@ func parse(t *testing.T, file, kind, text string) {
 		if _, err := toml.Decode(text, &v); err != nil || len(v) == 0 {
 			t.Errorf("%s: %v", file, err)
 		}
-	case "txt": // user data of several parts
+	case "txt": // MIME user data with several parts
 		parts(t, file, text)
 	default:
 		t.Errorf("%s: a text of kind %q", file, kind)
 	}
 }
 
-// parts parses the parts of MIME user data, which are YAML.
+// parts parses the YAML parts of MIME user data.
 func parts(t *testing.T, file, text string) {
 	t.Helper()
 	m, err := mail.ReadMessage(strings.NewReader(text))
@@ -138,7 +139,7 @@ func parts(t *testing.T, file, text string) {
 	}
 }
 
-// values looks for conflists in the strings of a document.
+// values validates the conflists in the strings of a document.
 func values(t *testing.T, v any) {
 	t.Helper()
 	switch v := v.(type) {

@@ -24,7 +24,7 @@ const (
 	namespace = "kube-system"
 )
 
-// rendered returns the objects of the chart.
+// rendered returns the chart's objects for these values, as YAML.
 func rendered(t *testing.T, values string) string {
 	t.Helper()
 	text, err := render("../chart", release, namespace, values)
@@ -34,7 +34,7 @@ func rendered(t *testing.T, values string) string {
 	return text
 }
 
-// valuesOf writes values to a file. They are added to those of the shipped manifest.
+// valuesOf writes a file of values, and returns its path. The file has the values of the shipped manifest, and more.
 func valuesOf(t *testing.T, more string) string {
 	t.Helper()
 	var all map[string]any
@@ -63,7 +63,7 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
-// documents returns the documents of a YAML file as JSON, whose order of keys is always the same.
+// documents returns the documents of a YAML file as JSON. In this JSON, the order of the keys is always the same.
 func documents(t *testing.T, text string) (all []string) {
 	t.Helper()
 	for doc := range strings.SplitSeq("\n"+text, "\n---\n") {
@@ -78,8 +78,8 @@ func documents(t *testing.T, text string) (all []string) {
 	return all
 }
 
-// TestManifests wants the shipped manifests to be the objects of the chart with the shipped values. With UPDATE it
-// writes them.
+// TestManifests checks that the shipped manifests have the objects that the chart makes from the shipped values. If
+// UPDATE is set, the test writes the manifests.
 func TestManifests(t *testing.T) {
 	for manifest, values := range map[string]string{"systemd.yaml": "values.yaml",
 		"maintain.yaml": "values-maintain.yaml"} {
@@ -100,7 +100,7 @@ func TestManifests(t *testing.T) {
 	}
 }
 
-// policies returns the objects by which pods ask for addresses, decoded strictly.
+// policies returns the policy and the binding that make pods ask for addresses. Unknown fields are errors.
 func policies(
 	t *testing.T, text string,
 ) (p admission.MutatingAdmissionPolicy, b admission.MutatingAdmissionPolicyBinding) {
@@ -124,8 +124,8 @@ func policies(
 	return p, b
 }
 
-// TestPolicy wants the shipped policy to be that of the chart for a configuration with one pool. With UPDATE it writes
-// it. The scenario "scheduler" of the cluster has pods created with it.
+// TestPolicy checks that the shipped policy is the chart's policy for a configuration with one pool. If UPDATE is set,
+// the test writes the file. In the scenario "scheduler" of sim/cluster, the API server uses this policy.
 func TestPolicy(t *testing.T) {
 	const file = "../kubernetes/addresses.yaml"
 	_, text, _ := strings.Cut(rendered(t, "../kubernetes/values-addresses.yaml"), "---\n# Each pod")
@@ -147,7 +147,7 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// TestPools looks at the policy and the rule for several pools: as the plugin, the most specific namespace wins.
+// TestPools checks the policy and the rule for several pools. As in the plugin, the most specific namespace decides.
 func TestPools(t *testing.T) {
 	text := rendered(t, valuesOf(t, `{scheduler: {policy: true, nodeFeatureRule: true, namespaceSelector: {matchLabels: {a: b}}},
 		plugin: {capabilities: {"io.kubernetes.cri.pod-annotations": true}, pools: {
@@ -179,7 +179,7 @@ func TestPools(t *testing.T) {
 	}
 }
 
-// objects returns the objects of the chart, decoded into Kubernetes' own types, which have no unknown field.
+// objects returns the chart's objects, decoded into Kubernetes' own types. Unknown fields are errors.
 func objects(t *testing.T, values string) (c core.ConfigMap, d apps.DaemonSet) {
 	t.Helper()
 	docs := documents(t, rendered(t, values))
@@ -204,11 +204,12 @@ func objects(t *testing.T, values string) (c core.ConfigMap, d apps.DaemonSet) {
 	return c, d
 }
 
-// validate has the tool look at a conflist.
+// validate runs the tool's command validate for a conflist.
 func validate(t *testing.T, name, text string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), name)
-	installed := strings.Replace(text, `"hostInterface": "auto"`, `"hostInterface": "ens5"`, 1) // as install writes it
+	// The tool's command install makes the same replacement.
+	installed := strings.Replace(text, `"hostInterface": "auto"`, `"hostInterface": "ens5"`, 1)
 	if err := os.WriteFile(file, []byte(installed), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -218,14 +219,14 @@ func validate(t *testing.T, name, text string) {
 	}
 }
 
-// TestChart looks at the objects for some values.
+// TestChart checks the objects that the chart makes from different values.
 func TestChart(t *testing.T) {
 	for name, test := range map[string]struct {
 		values     string
-		args       []string // of install
+		args       []string // arguments of install
 		containers []string
-		keys       []string // what the conflist contains
-		not        string   // and what it does not
+		keys       []string // texts that the conflist must contain
+		not        string   // a text that the conflist must not contain
 	}{
 		"defaults": {
 			"", []string{"install", "--root=/host", "--conflist=/config/10-cni-ipvlan-vpc-k8s.conflist",
@@ -290,7 +291,7 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// TestEnvironment gives both containers variables, and has the units get the same.
+// TestEnvironment sets environment variables of both containers. The units must get the same variables.
 func TestEnvironment(t *testing.T) {
 	_, d := objects(t,
 		valuesOf(t, `{maintain: {enabled: true}, env: [{name: AWS_USE_FIPS_ENDPOINT, value: "true"}, {name: AWS_CA_BUNDLE, value: /etc/ssl/company.pem},
@@ -320,7 +321,8 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestNewConflistMakesNewPods wants another annotation of the pods for another conflist, and the same for the same.
+// TestNewConflistMakesNewPods checks that the pods get another annotation if the conflist changes, and the same
+// annotation if the conflist does not change.
 func TestNewConflistMakesNewPods(t *testing.T) {
 	sum := func(values string) string {
 		_, d := objects(t, valuesOf(t, values))
@@ -332,7 +334,7 @@ func TestNewConflistMakesNewPods(t *testing.T) {
 	}
 }
 
-// TestBadValues wants an error that names the value.
+// TestBadValues checks that the error names the bad value.
 func TestBadValues(t *testing.T) {
 	for want, values := range map[string]string{
 		"image.repository must be set": `{image: {repository: ""}}`,
@@ -348,7 +350,7 @@ func TestBadValues(t *testing.T) {
 	}
 }
 
-// conflists returns the conflists in a text.
+// conflists returns the conflists that a text contains.
 func conflists(text string) (all []string) {
 	for {
 		at := strings.Index(text, `"cniVersion"`)

@@ -20,32 +20,32 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// hours is how long the stories are, and every is how often cni-metrics.timer writes the metrics.
+// hours is the length of each story. every is the interval at which cni-metrics.timer writes the metrics.
 const (
 	hours = 3
 	every = time.Minute
 )
 
-// A story is what the metrics of a node show in some hours. Names are without their common beginning.
+// A story has the metrics of a node during several hours. The keys are names of metrics without their common prefix.
 type story map[string]func(now time.Duration) float64
 
-// is a metric that does not change.
+// is returns a metric with a constant value.
 func is(v float64) func(time.Duration) float64 { return func(time.Duration) float64 { return v } }
 
-// counts is a counter of events that happen so often, from the first to the last time.
+// counts returns a counter. From the time from to the time to, it increases by one in each interval often.
 func counts(often, from, to time.Duration) func(time.Duration) float64 {
 	return func(now time.Duration) float64 { return float64(max(0, min(now, to)-from) / often) }
 }
 
-// renewed is a deadline that is so far ahead. After a deadline, the node asks EC2 again a moment later, and EC2 refuses
-// again. No deadline is set after the end.
+// renewed returns a metric with a deadline that is up to most in the future. After each deadline, the node asks EC2
+// again a moment later, and EC2 refuses again. After end, no new deadline is set.
 func renewed(most, moment, end time.Duration) func(time.Duration) float64 {
 	return func(now time.Duration) float64 {
 		return (min(now, end)/(most+moment)*(most+moment) + most).Seconds()
 	}
 }
 
-// ago is a time so long ago.
+// ago returns a metric with the time that is d before the present.
 func ago(d time.Duration) func(time.Duration) float64 {
 	return func(now time.Duration) float64 { return (now - d).Seconds() }
 }
@@ -62,25 +62,25 @@ const (
 	written   = `node_textfile_mtime_seconds{instance="a", file="/d/cni_ipvlan_vpc.prom"}`
 	collected = `last_gc_timestamp_seconds{instance="a"}`
 	always    = hours * time.Hour
-	retry     = 12 * time.Second // after a failed ADD, the kubelet repeats it so late
+	retry     = 12 * time.Second // the kubelet repeats a failed ADD after this time
 )
 
-// alerts has the stories in which an alert fires, and those in which it does not.
+// alerts has, for each alert, stories in which it must fire, and stories in which it must not fire.
 var alerts = map[string]struct{ fires, quiet []story }{
 	"CNIPodsWaitForAddresses": {
 		fires: []story{
 			{`waiting_pods{instance="a"}`: is(1), again: is(0), ok: is(0)},
-			// the node is full, and a pod in each minute gets the address of a pod that ends
+			// The node is full. In each minute, a waiting pod gets the address of a pod that has ended.
 			{`waiting_pods{instance="a"}`: is(0), again: counts(retry, 0, always), ok: counts(time.Minute, 0, always)},
-			// EC2 throttles, and the only ADD of the node fails after a minute, again and again
+			// EC2 throttles. The only ADD of the node fails after a minute, and the kubelet repeats it again and again.
 			{`waiting_pods{instance="a"}`: is(0), again: counts(time.Minute+retry, 0, always), ok: is(9),
 				waited: is(0)},
 		},
 		quiet: []story{
 			{`waiting_pods{instance="a"}`: is(0), again: is(0), ok: is(0), waited: is(0)},
-			// one ADD fails, and its pod is deleted
+			// One ADD fails, and its pod is deleted.
 			{again: counts(time.Hour, 0, time.Hour), ok: is(3), waited: is(0)},
-			// for ten minutes, each ADD of a busy node fails once
+			// For ten minutes, each ADD of a busy node fails once.
 			{again: counts(4*time.Second, time.Hour, time.Hour+10*time.Minute), ok: is(0),
 				waited: counts(4*time.Second, time.Hour+retry-4*time.Second, time.Hour+10*time.Minute+retry)},
 		},
@@ -138,8 +138,8 @@ var alerts = map[string]struct{ fires, quiet []story }{
 		quiet: []story{{`subnet_free_addresses{instance="a", subnet="s"}`: is(300)}}},
 }
 
-// TestRules plays the stories of each alert. Each alert has stories, because an alert that can never fire is useless,
-// and so is an alert that fires without a cause.
+// TestRules evaluates each alert in its stories. Each alert must have both kinds of stories: an alert that never fires
+// is useless, and so is an alert that fires without a cause.
 func TestRules(t *testing.T) {
 	groups, errs := rulefmt.ParseFile("../alerts.yaml", false, model.UTF8Validation, parser.NewParser(parser.Options{}),
 		slog.Default())
@@ -171,7 +171,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// fires reports whether the rule fires in the story: it has been true for its time.
+// fires reports whether the alert fires in the story: its condition has been true for the rule's duration.
 func fires(t *testing.T, r rulefmt.Rule, s story) bool {
 	t.Helper()
 	var load strings.Builder
@@ -205,7 +205,7 @@ func fires(t *testing.T, r rulefmt.Rule, s story) bool {
 	return false
 }
 
-// firesIn reports whether a series has a sample at each step for so long.
+// firesIn reports whether a series has a sample at each step for this long.
 func firesIn(series promql.Series, long, step time.Duration) bool {
 	var since, last int64
 	for i, f := range series.Floats {
