@@ -19,7 +19,7 @@ func TestReplace(t *testing.T) {
 	}
 	defer dir.Close()
 	left := filepath.Join(path, "file.new")
-	if err := os.WriteFile(left, []byte("longer than what comes"), 0o600); err != nil { // by a killed process
+	if err := os.WriteFile(left, []byte("longer than what comes"), 0o600); err != nil { // left by a killed process
 		t.Fatal(err)
 	}
 	for _, text := range []string{"one", "two"} {
@@ -41,7 +41,8 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// TestReplaceDeleted deletes the directory after it was opened, and another one gets its path.
+// TestReplaceDeleted deletes the directory after the test has opened it, and makes another directory with the same
+// path.
 func TestReplaceDeleted(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "dir")
 	if err := os.Mkdir(path, 0o700); err != nil {

@@ -33,7 +33,7 @@ func onTmpfs(t *testing.T) (string, *os.File) {
 	return path, dir
 }
 
-// put replaces the content of the file with the text, in two parts.
+// put replaces the content of the file with the text. It passes the text to Exchange in two parts.
 func put(t *testing.T, dir *os.File, text string) {
 	t.Helper()
 	at := len(text) / 2
@@ -51,7 +51,8 @@ func read(t *testing.T, path string) string {
 	return string(b)
 }
 
-// TestExchange: the two files take turns. A killed process may have left any text in the file that is written next.
+// TestExchange checks that Exchange writes into two files in turn. A killed process may have left any text in the file
+// that Exchange overwrites.
 func TestExchange(t *testing.T) {
 	path, dir := onTmpfs(t)
 	file := filepath.Join(path, "file")
@@ -74,7 +75,7 @@ func TestExchange(t *testing.T) {
 			if got := read(t, file+Old); got != last {
 				t.Errorf("kept %q, not %q", got, last)
 			}
-			// by a process that was killed
+			// A killed process has left this text.
 			if err := os.WriteFile(file+Old, []byte(strings.Repeat("half", i)), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -83,7 +84,7 @@ func TestExchange(t *testing.T) {
 	}
 }
 
-// TestExchangeSpares: a reader that has opened the file, or has it under another name, keeps the whole text.
+// TestExchangeSpares: a reader has opened the file, or has it under another name. The reader must keep the whole text.
 func TestExchangeSpares(t *testing.T) {
 	const text = "the text that a reader has open"
 	for name, have := range map[string]func(t *testing.T, path string) (now func() (string, error)){
@@ -131,8 +132,8 @@ func TestExchangeSpares(t *testing.T) {
 	}
 }
 
-// TestExchangeDeleted deletes the directory, or the files in it. Exchange writes nothing into a new directory with the
-// same path.
+// TestExchangeDeleted deletes the directory, or the files in it. Exchange must write nothing into a new directory with
+// the same path.
 func TestExchangeDeleted(t *testing.T) {
 	path, dir := onTmpfs(t)
 	put(t, dir, "one")
@@ -157,7 +158,8 @@ func TestExchangeDeleted(t *testing.T) {
 	}
 }
 
-// TestExchangeLeased: a killed writer may have left its lease to a child that had not executed its program yet.
+// TestExchangeLeased: a killed writer had a lease on the file (fcntl(2), F_SETLEASE). A child that has not executed its
+// program yet still has this lease. Exchange must still replace the file.
 func TestExchangeLeased(t *testing.T) {
 	path, dir := onTmpfs(t)
 	put(t, dir, "one")
@@ -176,8 +178,8 @@ func TestExchangeLeased(t *testing.T) {
 	}
 }
 
-// TestExchangeWhileStarting starts processes meanwhile, each of which has all open files until it executes its program.
-// Neither a writer nor a reader has to wait for that.
+// TestExchangeWhileStarting starts processes during the exchanges. Each process has all open files until it executes
+// its program. Neither a writer nor a reader may have to wait for this.
 func TestExchangeWhileStarting(t *testing.T) {
 	path, dir := onTmpfs(t)
 	done := make(chan struct{})

@@ -44,7 +44,7 @@ func (p *pet) describe(c *codec.Codec) {
 
 func TestReads(t *testing.T) { codectest.Reads(t, (*pet).describe) }
 
-// TestExactly: ReadExactly reads a text as encoding/json does, or refuses it.
+// TestExactly checks that ReadExactly reads a text as encoding/json does, or returns an error.
 func TestExactly(t *testing.T) {
 	for _, tt := range []struct{ text, err string }{
 		{`{}`, ""},
@@ -91,7 +91,7 @@ func TestExactly(t *testing.T) {
 	}
 }
 
-// A kennel has two descriptions: they share one name, and each has some of the rest.
+// A kennel has two descriptions. Both have one name, and each of them has some of the other members.
 type kennel struct {
 	Pet   pet
 	House struct {
@@ -131,8 +131,8 @@ func (s *street) describe(c *codec.Codec) {
 	})
 }
 
-// TestEach: each description reads its own members, and both read the shared ones. If one of them cannot read the value
-// exactly, Each fails.
+// TestEach: each description must read its own members, and both must read the shared member. If a description cannot
+// read its value exactly, Each must return an error.
 func TestEach(t *testing.T) {
 	for _, tt := range []struct{ kennel, err string }{
 		{`{}`, ""},

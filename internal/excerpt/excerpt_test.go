@@ -71,7 +71,7 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// FuzzPlain wants nothing that a terminal obeys, and text that is printable to stay.
+// FuzzPlain checks that the result has no control characters that a terminal obeys. Printable text must stay unchanged.
 func FuzzPlain(f *testing.F) {
 	f.Add("shop/cart-0")
 	f.Add("\x1b[2J\u202e\xff\u009b")

@@ -19,7 +19,7 @@ const before = `# Kernels
 Text.
 `
 
-// events are the events of the tests on a kernel, with one failure.
+// events returns the events of the tests on a kernel. One of the tests has failed. more has further events.
 func events(more string) string {
 	const p = `"Package":"` + module
 	return `make: here
@@ -34,7 +34,7 @@ func events(more string) string {
 ` + strings.ReplaceAll(more, "P", p)
 }
 
-// spaces matches runs of spaces, which the test replaces by one space.
+// spaces matches runs of spaces. The test replaces each run by one space.
 var spaces = regexp.MustCompile(` +`)
 
 func TestRewrite(t *testing.T) {

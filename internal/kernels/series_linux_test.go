@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// debian are programs that imitate those of Debian for root. The mirror has none of the packages.
+// debian has scripts that replace programs of Debian. The user is root, and the mirror has none of the packages.
 var debian = map[string]string{
 	"id":         `echo 0`,
 	"dpkg-query": `echo installed`,
@@ -23,7 +23,7 @@ var debian = map[string]string{
 		echo linux-image-6.18.16+deb13-cloud-amd64-unsigned; echo linux-image-6.18.17+deb13-amd64`,
 }
 
-// TestSeries checks which kernel VM_KERNEL means, up to where it would be downloaded.
+// TestSeries checks which kernel the variable VM_KERNEL chooses. The script stops before the download.
 func TestSeries(t *testing.T) {
 	setup, err := filepath.Abs("../../nl/nltest/vm/setup")
 	if err != nil {

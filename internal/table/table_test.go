@@ -10,7 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestTable checks that a printed table is read back unchanged: later runs compare with it.
+// TestTable checks that Parse reads a printed table unchanged, because later runs compare their tables with printed
+// tables.
 func TestTable(t *testing.T) {
 	want := Table{{"chain", "c", "ADD p50"}, {"ours", "1", "8.25"}, {"a longer name, with commas", "16", "100"}}
 	text := "a title\n\n" + want.String() + "\nanother\n\n" + Table{{"plugin"}, {"x"}}.String()

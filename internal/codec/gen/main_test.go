@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// Each package has the descriptions that its struct tags mean.
+// TestCurrent checks that each package has the descriptions that gen generates from its struct tags.
 func TestCurrent(t *testing.T) {
 	const root = "../../.."
 	count := 0
