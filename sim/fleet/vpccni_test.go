@@ -74,7 +74,7 @@ func (v *vpcCNI) boot(ctx context.Context) error {
 const againAgent = 10 * time.Second
 
 // try makes a call with the retries of the SDK: at most ten attempts. Each wait is random, and its maximum grows from 1
-// to 20 seconds. A retry takes 5 from a budget of 500. A successful retry gives 5 back, and a successful first attempt
+// to 20 seconds. A retry takes 5 from a budget of 500. A successful retry returns 5, and a successful first attempt
 // adds 1 (aws-sdk-go-v2, aws/retry/standard.go).
 func (v *vpcCNI) try(action string) bool {
 	for attempt := range 10 {

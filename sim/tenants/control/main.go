@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command control is the control server of a Tailscale network in tests: it manages the nodes. It uses the test code of
-// Tailscale. Every node may join the network. Like Tailscale's public server, it gives each node an address of
-// 100.64.0.0/10.
+// Command control is the control server of a Tailscale network in tests: it manages the nodes. The command uses the
+// test code of Tailscale. Every node may join the network. The server gives each node an address of
+// 100.64.0.0/10, as Tailscale's public server does.
 package main
 
 import (
