@@ -32,8 +32,8 @@ type cloud struct {
 const noCredentials = "there are no AWS credentials: set AWS_PROFILE, after aws sso login if the profile needs a " +
 	"login, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 
-// openCloud looks for credentials in the same places as the AWS CLI, and asks AWS whose they are. It does not use the
-// instance role of this machine, because the person who runs the test has not chosen this role.
+// openCloud looks for credentials in the same places as the AWS CLI, and asks AWS to whom they belong. It does not use
+// the instance role of this machine, because the person who runs the test has not chosen this role.
 func openCloud(ctx context.Context, o options) (*cloud, error) {
 	c, err := config.LoadDefaultConfig(ctx, config.WithRegion(o.region),
 		config.WithEC2IMDSClientEnableState(imds.ClientDisabled))

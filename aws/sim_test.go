@@ -189,7 +189,7 @@ func TestRequests(t *testing.T) {
 	})
 }
 
-// TestRefusals checks that the simulator refuses what EC2 refuses.
+// TestRefusals checks that the simulator refuses the same calls as EC2.
 func TestRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sim, node, c := world(t, "m5.large")

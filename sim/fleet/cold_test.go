@@ -72,7 +72,8 @@ type span struct {
 
 func (s span) took() time.Duration { return s.ends - s.begins }
 
-// onPath reports whether this call and the other calls that change EC2 must follow each other.
+// onPath reports whether the call is one of the changes that must follow each other. An ADD waits for each of these
+// changes.
 func (s span) onPath() bool {
 	return slices.Contains([]string{"AssignPrivateIpAddresses", "CreateNetworkInterface", "AttachNetworkInterface"},
 		s.action)

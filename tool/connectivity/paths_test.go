@@ -146,8 +146,8 @@ func TestAddTimeout(t *testing.T) {
 	}
 }
 
-// TestAddAdvice checks the advice to use a longer --within. It helps only if the ADD has waited for EC2, and if a
-// longer wait is allowed.
+// TestAddAdvice checks the advice to use a longer --within. It helps only if the ADD has waited for the maximum
+// time, and if a longer maximum is possible.
 func TestAddAdvice(t *testing.T) {
 	for _, c := range []struct {
 		within, took time.Duration

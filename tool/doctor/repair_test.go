@@ -344,8 +344,8 @@ func (d *dual) younger() {
 	}))
 }
 
-// repairs runs a script that deletes objects from the node. Then it runs doctor or repair, and checks that the objects
-// are back.
+// repairs tests first repair and then doctor. A script deletes objects from the node, the program puts them back, and
+// the node must be as before.
 func (d *dual) repairs(lost, before, script, means string) {
 	t := d.t
 	t.Helper()

@@ -45,7 +45,7 @@ func hostileBundle() *bundle.Bundle {
 		Unmade: []doctor.Unmade{{Check: hostile, Why: hostile}}}
 }
 
-// tags matches what a browser takes for the beginning of an element, and its attributes.
+// tags matches a text that a browser reads as the start tag of an element, with its attributes.
 var tags = regexp.MustCompile(`<([a-z][a-z0-9]*)((?:\s+[a-zA-Z:-]+(?:="[^"]*")?)*)\s*/?>`)
 
 // TestHostile checks that hostile text stays text on the page. It must create no element, no attribute and no request.
