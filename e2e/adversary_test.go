@@ -34,18 +34,18 @@ import (
 
 // A shot is a datagram that a program in a pod sends to a namespace of the test.
 type shot struct {
-	Dev string // the socket is bound to it; "": to none
-	// the source in a header that the program makes with CAP_NET_RAW; invalid: the kernel makes the header
+	Dev string // the link to which the socket is bound; "": the socket is not bound
+	// the source address of a header that the program makes with CAP_NET_RAW; invalid: the kernel makes the header
 	From    netip.Addr
 	To      netip.AddrPort
 	Payload []byte
-	Bare    bool // the payload is a packet, which follows that header without UDP
+	Bare    bool // Payload is a whole packet: it follows the header of From without a UDP header
 }
 
 var update = flag.Bool("update", false, "write the tables of docs")
 
-// shooterEnv makes the test binary the program in a pod. It reads shots, one in each line, fires them, and answers
-// each.
+// shooterEnv is an environment variable. If it is set, the test binary is the program in a pod: it reads shots, one in
+// each line, fires each, and prints the error.
 const shooterEnv = "VPC_SHOOTER"
 
 func init() {
@@ -92,7 +92,7 @@ func (s shot) fire() error {
 	return unix.Sendto(fd, b, 0, to)
 }
 
-// inIP is the protocol of a packet in a packet (RFC 2003 for IPv4, RFC 2473 for IPv6).
+// inIP is the protocol number of a packet inside a packet: key true for IPv4 (RFC 2003), false for IPv6 (RFC 2473).
 var inIP = map[bool]byte{true: unix.IPPROTO_IPIP, false: unix.IPPROTO_IPV6}
 
 // datagram is an IP packet with a UDP datagram.
@@ -125,41 +125,41 @@ func packet(from, to netip.Addr, protocol byte, payload []byte) []byte {
 	return append(b, payload...)
 }
 
-// A way is an attempt of a pod to reach what it must not reach, or to pretend to be another.
+// A way is an attempt of a pod to reach a forbidden target, or to send with the address of another pod or node.
 type way struct {
 	name  string
-	raw   bool // it takes CAP_NET_RAW
+	raw   bool // the way needs CAP_NET_RAW
 	veth  bool // a routed pod fires
-	may   int  // in how many of the two families it succeeds: the documents say so
+	may   int  // in how many of the two families docs/security.md allows it to succeed
 	shots func(*gallery, paths.Family) []shot
-	guard string // the one thing that keeps pods from it, see lift; "": EC2 does, or several things do, or nothing
-	// seen reports whether a datagram from this address is a success; nil: any datagram is.
+	guard string // the guard that stops the way, see lift; "": EC2 stops it, several guards do, or nothing does
+	// seen reports whether a datagram with the source address from is a success; nil: any datagram is.
 	seen func(r *gallery, f paths.Family, from netip.Addr) bool
 }
 
-// A gallery is a node with a pod that fires, and all its targets.
+// A gallery has a node with a pod that fires shots, and all targets of the shots.
 type gallery struct {
 	*egressScene
 	boxes []box
 	tries []*try
 }
 
-// A try is a way that a program has tried in one family. Its number is the payload of its shots, because a shot may
-// arrive late.
+// A try is one attempt of a way by one program in one family. The number of the try is the payload of its shots,
+// because a shot may arrive during a later try.
 type try struct {
 	way    way
 	family paths.Family
 	hits   []string
 }
 
-// A box records the datagrams to port 9 of a namespace, in both families.
+// A box records the datagrams that arrive at port 9 of a namespace, in both families.
 type box struct {
 	name  string
 	conns map[paths.Family]*net.UDPConn
 	addr  map[paths.Family]netip.Addr
 }
 
-// target returns the address of a box's port 9, where no program answers.
+// target returns the address and port 9 of the named box. No program answers at this port.
 func (r *gallery) target(name string, f paths.Family) netip.AddrPort {
 	i := slices.IndexFunc(r.boxes, func(b box) bool { return b.name == name })
 	return netip.AddrPortFrom(r.boxes[i].addr[f], 9)
@@ -173,7 +173,8 @@ const (
 
 const nodePort = 30009
 
-// byNodePort fires at the node's nodePort through a link, with the addresses of a pod of the node and of another host.
+// byNodePort returns shots at the node's nodePort through a link. One has the address of a pod of the node as its
+// source, and one the address of the host.
 func (r *gallery) byNodePort(f paths.Family, dev string) []shot {
 	all := append(r.by(nodeBox, f, r.client.Addr(f), dev), r.by(nodeBox, f, r.target(hostBox, f).Addr(), dev)...)
 	for i := range all {
@@ -182,7 +183,7 @@ func (r *gallery) byNodePort(f paths.Family, dev string) []shot {
 	return all
 }
 
-// by fires at a box through each link, with the source from.
+// by returns a shot at a box through each of the links devs, with the source address from.
 func (r *gallery) by(box string, f paths.Family, from netip.Addr, devs ...string) (all []shot) {
 	for _, dev := range devs {
 		all = append(all, shot{Dev: dev, From: from, To: r.target(box, f)})
@@ -190,20 +191,21 @@ func (r *gallery) by(box string, f paths.Family, from netip.Addr, devs ...string
 	return all
 }
 
-// routed fires at a box through an egress router. The packet of the tunnel is the payload of an ordinary datagram.
+// routed returns a shot at a box through an egress router. The packet in the tunnel is the payload of an ordinary
+// datagram.
 func (r *gallery) routed(box string, f paths.Family, from netip.Addr) []shot {
 	inside := datagram(from, r.target(box, f), r.mark())
 	return []shot{{To: netip.AddrPortFrom(r.router.Addr(f), egress.DefaultPort), Payload: inside}}
 }
 
-// bare fires at a box through an egress router, with a packet in a packet without UDP.
+// bare returns a shot at a box through an egress router, with a packet directly in a packet, without UDP between them.
 func (r *gallery) bare(box string, f paths.Family) []shot {
 	s := r.routed(box, f, r.other.Addr(f))
 	s[0].From, s[0].Bare = r.other.Addr(f), true
 	return s
 }
 
-// mark is the payload of shots: the number of the last try.
+// mark returns the payload of the shots of the last try: its number.
 func (r *gallery) mark() []byte { return fmt.Append(nil, "shot ", len(r.tries)-1) }
 
 func (r *gallery) cousin() *paths.Pod  { return r.Nodes[0].Pods[3] }
@@ -216,10 +218,10 @@ func (r *gallery) node(f paths.Family) netip.Addr {
 	return r.Nodes[0].Addr()
 }
 
-// The guards, by the namespace in which they are.
+// The guards are named by the namespaces in which they are.
 const podGuard, nodeGuard, routerGuard = "the pod", "the node", "the router"
 
-// lift removes a guard.
+// lift removes the guard from its namespace.
 func (r *gallery) lift(t *testing.T, guard string) {
 	t.Helper()
 	in, script := r.router.NS, "nft flush ruleset"
@@ -309,9 +311,9 @@ var ways = []way{
 	}},
 }
 
-// TestAdversaryWays makes programs in a pod try each way in both families: one with only sockets, one with each network
-// capability, and one that is root in its own user namespace. A way may succeed only where docs/security.md says so.
-// Without its guard, it must succeed, which proves that this test can fail.
+// TestAdversaryWays makes programs in a pod try each way in both families. One has only sockets, one has each network
+// capability, and one is root in its own user namespace. A way may succeed only where docs/security.md says so. After
+// the removal of its guard, a way must succeed in at least one family. This proves that the test can fail.
 func TestAdversaryWays(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
 	r := newRange(t)
@@ -336,7 +338,7 @@ func TestAdversaryWays(t *testing.T) {
 	for _, guard := range []string{podGuard, nodeGuard, routerGuard} {
 		r.lift(t, guard)
 		for _, w := range ways {
-			if w.guard == guard { // without its guard it must succeed
+			if w.guard == guard { // after the removal of its guard, the way must succeed
 				r.try(t, mighty, w, fire[w.veth], 1)
 			}
 		}
@@ -347,12 +349,13 @@ func TestAdversaryWays(t *testing.T) {
 	}
 }
 
-// answers makes a pod that is no client call the internet by a router, from a socket with the tunnel's port. The answer
-// comes to that socket. If the pod names a client as the source, the client gets the answer, and refuses it.
+// answers makes a pod that is no client call the internet through a router, from a socket with the tunnel's port. The
+// answer arrives at this socket. Then the pod calls with a client's address as the source. The client gets this answer,
+// and refuses it.
 func (r *gallery) answers(t *testing.T) {
 	t.Helper()
 	far := map[paths.Family]netip.Addr{paths.IPv4: vpcsim.InternetAddr, paths.IPv6: vpcsim.InternetAddr6}
-	// packets of the tunnel have no checksum, which IPv6 does not accept by default
+	// Packets of the tunnel have no checksum. By default, IPv6 does not accept them.
 	without := func(_, _ string, c syscall.RawConn) (failed error) {
 		err := c.Control(func(fd uintptr) {
 			failed = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1)
@@ -392,7 +395,7 @@ func (r *gallery) answers(t *testing.T) {
 	}
 }
 
-// try tries a way in both families, and waits until it has succeeded in as many as it must.
+// try tries a way in both families, and waits until it has succeeded in at least must families.
 func (r *gallery) try(t *testing.T, a shooterKind, w way, fire func(shot) string, must int) (tries []*try) {
 	t.Helper()
 	for _, f := range dual.Families {
@@ -424,7 +427,7 @@ func (w way) wants(a shooterKind) int {
 	return w.may
 }
 
-// succeeded returns how many of these tries have hit a box until now.
+// succeeded returns how many of the tries have hit a box.
 func (r *gallery) succeeded(t *testing.T, tries []*try) (n int) {
 	t.Helper()
 	for _, f := range dual.Families {
@@ -439,7 +442,7 @@ func (r *gallery) succeeded(t *testing.T, tries []*try) (n int) {
 	return n
 }
 
-// A shooterKind has the permissions of the program.
+// A shooterKind has the permissions of a program that fires shots.
 type shooterKind struct {
 	name string
 	attr syscall.SysProcAttr
@@ -460,14 +463,14 @@ func shooters() []shooterKind {
 	}
 }
 
-// shooters starts a program in the pod that fires (false), and in a routed pod (true). It returns functions that make
-// them fire.
+// shooters starts two programs. It returns functions that make them fire: false is the key of the one in a pod with a
+// slave, and true of the one in a routed pod.
 func (r *gallery) shooters(t *testing.T, a shooterKind) map[bool]func(shot) string {
 	t.Helper()
 	return map[bool]func(shot) string{false: r.shooter(t, a, r.other), true: r.shooter(t, a, r.cousin())}
 }
 
-// shooter starts a program in a pod, and returns a function that makes it fire.
+// shooter starts a program in a pod. The function that it returns makes this program fire a shot.
 func (r *gallery) shooter(t *testing.T, a shooterKind, p *paths.Pod) (fire func(shot) string) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -496,7 +499,7 @@ func (r *gallery) shooter(t *testing.T, a shooterKind, p *paths.Pod) (fire func(
 	}
 }
 
-// newRange starts the nodes, and opens all boxes.
+// newRange starts the nodes of a gallery, and opens all boxes.
 func newRange(t *testing.T) *gallery {
 	t.Helper()
 	r := &gallery{egressScene: newEgress(t, mode{"single process", func(ipam, ptp map[string]any) {
@@ -511,7 +514,7 @@ func newRange(t *testing.T) *gallery {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { vpc.Close() })
-	// Without this route, pods send no IPv6 by the veth, except to hostCidrs. A process with CAP_NET_ADMIN has added
+	// Without this route, pods send IPv6 by the veth only to hostCidrs. A process with CAP_NET_ADMIN in the pod can add
 	// it.
 	anyway := nl.Route{Dst: netip.MustParsePrefix("::/0"), Via: r.node(paths.IPv6), Dev: "eth1", Metric: 5000}
 	if err := (nl.Wiring{{NS: r.other.NS, Object: anyway}}).Add(); err != nil {
@@ -560,7 +563,7 @@ func newRange(t *testing.T) *gallery {
 	return r
 }
 
-// gather reads what has arrived at the boxes, up to a datagram that it makes the node send to each box.
+// gather makes the node send a datagram to each box, and reads the datagrams that have arrived before it.
 func (r *gallery) gather(t *testing.T, f paths.Family) {
 	t.Helper()
 	for _, b := range r.boxes {

@@ -34,9 +34,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// programs is the directory of our programs, which make builds. inMemory reads the programs for two reasons. The go
-// command then knows that the result of a test depends on them. And a VM loads a file from its host page by page, which
-// on a busy machine took longer than the time limit of a plugin.
+// programs returns the directory of our programs, which make builds. inMemory reads all programs, for two reasons. The
+// go command then knows that the result of a test depends on them. And a VM loads a file from its host page by page. On
+// a busy machine, this took longer than the time limit of a plugin.
 func programs(t testing.TB) string {
 	t.Helper()
 	dir, err := inMemory()
@@ -59,12 +59,12 @@ var inMemory = sync.OnceValues(func() (dir string, err error) {
 	return dir, err
 })
 
-// With the flag every, tests use every combination of what they vary. Otherwise they use each value at least once:
+// With the flag every, tests try every combination of their parameters. Without it, they try each value at least once:
 //
 //	go test -exec "$PWD/nl/nltest/vm/exec" ./e2e -args -every
 var every = flag.Bool("every", false, "test every combination, not each value once")
 
-// A form is a form of our conflists: unchanged, with three plugins, or with the combined plugin.
+// A form is a variant of our conflists: unchanged, with three plugins, or with the combined plugin.
 type form struct {
 	name string
 	of   func(list []byte) []byte
@@ -75,7 +75,7 @@ var forms = []form{
 	{"one plugin", merged},
 }
 
-// formsOf returns the forms for the nth value of something else: one in turn, or every form.
+// formsOf returns the forms for the nth case of a test: every form with the flag every, otherwise one form in turn.
 func formsOf(nth int) []form {
 	if *every {
 		return forms
@@ -104,8 +104,8 @@ func TestChain(t *testing.T) {
 	}
 }
 
-// testChain runs one transcript. Two transcripts at once would find each other's pods, because they use the same
-// addresses, and a collection looks into all namespaces.
+// testChain runs one transcript. Transcripts cannot run at the same time: they use the same addresses, and a collection
+// looks into all namespaces, so each would find the pods of the other.
 func testChain(t *testing.T, file string, form func([]byte) []byte) {
 	testscript.Run(t, testscript.Params{
 		Files:               []string{file},
@@ -132,7 +132,7 @@ func testChain(t *testing.T, file string, form func([]byte) []byte) {
 	})
 }
 
-// verdict expects an error exactly if the command is negated.
+// verdict fails the script unless a command has failed exactly if it is negated.
 func verdict(ts *testscript.TestScript, neg bool, err error) {
 	if neg && err == nil {
 		ts.Fatalf("no error")
@@ -147,13 +147,13 @@ type world struct {
 	*vpc
 	node   *vpcsim.Instance
 	pods   map[string]*vpcsim.Namespace
-	path   string // of the plugins
-	cache  string // libcni's
+	path   string // the directories of the plugins
+	cache  string // the directory of libcni's cache
 	stderr io.Writer
 	conf   func(name string) (*libcni.NetworkConfigList, error)
 
-	kubernetes   string         // the namespace of the pods; "": shop
-	ifName       string         // of the attachment; "": eth0
+	kubernetes   string         // the Kubernetes namespace of the pods; "": shop
+	ifName       string         // the name of the interface of an attachment; "": eth0
 	capabilities map[string]any // what the runtime passes to plugins with the capability
 }
 
@@ -187,7 +187,7 @@ type vpc struct {
 	host   *vpcsim.Instance
 }
 
-// newVPC makes a VPC for a test. Its host has this number of IPv6 addresses.
+// newVPC makes a VPC for a test. Its host has as many IPv6 addresses as the argument ipv6 says.
 func newVPC(t *testing.T, c ec2sim.Config, ipv6 int) *vpc {
 	t.Helper()
 	f := simtest.Fabric(t, c)
@@ -195,7 +195,7 @@ func newVPC(t *testing.T, c ec2sim.Config, ipv6 int) *vpc {
 	return &vpc{f, simtest.Launch(t, f, "host", run)}
 }
 
-// launch starts the node of an example, with a pod. This process then calls libcni itself.
+// launch starts the node of an example, and makes a pod's namespace. This process then calls libcni, as a runtime does.
 func (v *vpc) launch(t *testing.T, x example) *world {
 	t.Helper()
 	w := &world{vpc: v, pods: map[string]*vpcsim.Namespace{}, kubernetes: x.kubernetes, capabilities: x.capabilities,
@@ -210,7 +210,7 @@ func (v *vpc) launch(t *testing.T, x example) *world {
 	return w
 }
 
-// pod creates the namespace of a pod, which answers.
+// pod creates the namespace of a pod, with a server at examplePort.
 func (w *world) pod(t *testing.T, name string) {
 	t.Helper()
 	err := w.newPod(name)
@@ -241,14 +241,14 @@ func (w *world) newPod(name string) error {
 	return err
 }
 
-// removePod removes the namespace of a pod, as a runtime does that calls DEL later.
+// removePod removes the namespace of a pod, as a runtime does that calls DEL afterwards.
 func (w *world) removePod(name string) error {
 	n := w.pods[name]
 	delete(w.pods, name)
 	return n.Close()
 }
 
-// cni runs VERB POD CONFLIST. It prints the result without the parts that differ from run to run.
+// cni runs VERB POD CONFLIST. It prints the result without the parts that differ in each run.
 func (w *world) cni(ts *testscript.TestScript, args []string) error {
 	verb, pod, file := args[0], args[1], args[2]
 	list, err := w.conf(file)
@@ -345,7 +345,7 @@ func (w *world) run(ts *testscript.TestScript, args []string) error {
 	})
 }
 
-// ec2 compares the changing calls since the last time with want.
+// ec2 compares want with the counts of the changing EC2 calls since the last comparison.
 func (w *world) ec2(want string) error {
 	counts := w.fabric.EC2.Changed()
 	w.fabric.EC2.ResetCalls()
@@ -379,7 +379,7 @@ func (w *world) ping(answers bool, args []string) error {
 	return w.pods[args[0]].Ping(a)
 }
 
-// The original's example works unchanged, in every version of the specification that supports chains.
+// TestEveryVersion: the original's example works unchanged, in every version of the specification that supports chains.
 func TestEveryVersion(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	original, err := os.ReadFile("conflist-examples/original.conflist")

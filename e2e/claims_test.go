@@ -26,7 +26,8 @@ var toolCommand = regexp.MustCompile(
 
 var option = regexp.MustCompile(`(--?[a-z][a-z_-]*)(?:[= ]([^\s]+))?`)
 
-// TestRepoCommands checks that the tool has each command and option in pages, files of the packages, and messages.
+// TestRepoCommands checks that each command and option in pages, files of the packages, and messages exists in the
+// tool.
 func TestRepoCommands(t *testing.T) {
 	commands := map[string]*cli.Command{}
 	for _, c := range tool.New(io.Discard).Commands {
@@ -37,7 +38,7 @@ func TestRepoCommands(t *testing.T) {
 		for _, m := range toolCommand.FindAllStringSubmatch(text, -1) {
 			name := strings.TrimSpace(m[1])
 			c, known := commands[name]
-			if !known && m[2] == "" { // a sentence goes on
+			if !known && m[2] == "" { // the name of the tool is in a sentence
 				if slices.Contains(prose, name) || name == "" {
 					continue
 				}
@@ -57,7 +58,7 @@ func TestRepoCommands(t *testing.T) {
 	}
 }
 
-// prose are words that follow the name of the tool in sentences.
+// prose has words that follow the name of the tool in sentences, and are not commands.
 var prose = []string{"and", "cannot", "does", "has", "in", "is", "knows", "reaches", "reads", "says", "shows", "with",
 	"tells", "on", "of", "as", "or", "itself", "asks", "not", "under", "beside"}
 

@@ -18,20 +18,20 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/kubeproxy"
 )
 
-// A tryFault is a fault, and what connectivity-test must say about it.
+// A tryFault is a fault, and the report that connectivity-test must give of it.
 type tryFault struct {
 	name   string
-	during string // commands on the node, after the ADD of each pod: $veth and $addr are the pod's
-	before string // commands on the node
-	fabric string // commands between the instances
-	undo   string // commands on the node
-	only   string // the mode
+	during string // commands on the node, after the ADD of each pod, whose values are in $veth and $addr
+	before string // commands on the node, before the test
+	fabric string // commands in the namespace between the instances
+	undo   string // commands on the node that end the fault
+	only   string // the only mode in which the fault is made
 	path   string // the path that must fail
-	want   string // a regular expression: what is said of it
-	others string // a regular expression: the other paths that may fail
+	want   string // a regular expression for the report about path
+	others string // a regular expression for other paths that may fail
 	args   []string
 	change func(w *tryWorld) (undo func())
-	stays  bool // the node does not work afterwards
+	stays  bool // the node does not work after the fault
 }
 
 const toOthers = `pod to|peer|node to pod`
@@ -115,7 +115,7 @@ var tryFaults = []tryFault{
 		want: `subnet is full: no subnet .* has free addresses`},
 }
 
-// smallerMTU makes the wire to the other node take only small packets, without error messages.
+// smallerMTU makes the wire to the other node carry only small packets. It sends no error messages about larger ones.
 func smallerMTU(w *tryWorld) (undo func()) {
 	var links []string
 	for _, e := range w.Nodes[1].ENIs() {
@@ -150,8 +150,8 @@ const (
 )
 
 // TestConnectivityFaults makes faults. Only the paths that a fault breaks may fail, and the output names the cause.
-// Afterwards everything works again. With -faults, the test writes its part of the page. Otherwise it makes a quarter
-// of the faults, with one of the data paths.
+// After the end of each fault, all paths work again. With -faults, the test writes its part of the page. Otherwise it
+// makes a quarter of the faults, each in one of the two modes.
 func TestConnectivityFaults(t *testing.T) {
 	nltest.Need(t, "root", "nftables", "owner")
 	rows := make([]string, len(tryFaults))
@@ -176,7 +176,7 @@ func TestConnectivityFaults(t *testing.T) {
 	}
 }
 
-// fault makes a fault, checks the output, and returns the fault's line of the page.
+// fault makes a fault, checks the output, and returns the row for the page.
 func (w *tryWorld) fault(t *testing.T, f tryFault) (line string) {
 	t.Helper()
 	if f.change != nil {
@@ -220,19 +220,20 @@ func (f tryFault) line(r tryRow) string {
 	return addressOrName.ReplaceAllString(text, "…") + "|\n"
 }
 
-// addressOrName matches what differs from run to run.
+// addressOrName matches parts of the output that differ in each run.
 var addressOrName = regexp.MustCompile(`veth[0-9a-f]{11}|connectivity-test-\d+-\w|` +
 	`eni-0[0-9a-f]+|\d+\.\d+\.\d+\.\d+|\b[0-9a-f]+:[0-9a-f:]+\b`)
 
-// healthyRuns are the runs of TestHealthy, idle and loaded.
+// healthyRuns is the number of runs of TestHealthy with -faults, on the idle node and on the loaded node.
 const healthyRuns = 50
 
-// TestHealthy runs doctor and connectivity-test on a healthy node, idle and then with four processes for each CPU. They
-// must not report a fault. With -faults, the test writes its part of the page. Otherwise it runs each once.
+// TestHealthy runs doctor and connectivity-test on a healthy node: first idle, then loaded with four processes for each
+// CPU. They must not report a fault. With -faults, the test writes its part of the page. Otherwise it runs each program
+// once.
 func TestHealthy(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "owner")
 	n, runs, rows := newFaultNode(t), 1, ""
-	n.run(`sed -i 's/"subnetTags"/"reuseIPWait": 0, &/' $conf`) // as many pods as these follow each other nowhere
+	n.run(`sed -i 's/"subnetTags"/"reuseIPWait": 0, &/' $conf`) // no real node gets so many pods, one after the other
 	if *allFaults {
 		runs = healthyRuns
 	}

@@ -30,7 +30,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// tryModes are the two data paths. The instances may have one more ENI than the pods need.
+// tryModes has a mode for each data path. The instances may have one ENI more than the pods need.
 var tryModes = []mode{
 	{"ipvlan", forTries(asShipped), tryOptions},
 	{byPair, forTries(routed), tryOptions},
@@ -38,7 +38,7 @@ var tryModes = []mode{
 
 var tryOptions = paths.Options{Families: dual.Families, Type: "m5.xlarge"}
 
-// forTries allows many pods one after the other, and adds a pool without an ENI.
+// forTries allows a test to add many pods, one after the other. It also adds a pool that has no ENI.
 func forTries(change func(ipam, ptp map[string]any)) func(ipam, ptp map[string]any) {
 	return func(ipam, ptp map[string]any) {
 		change(ipam, ptp)
@@ -47,24 +47,24 @@ func forTries(change func(ipam, ptp map[string]any)) func(ipam, ptp map[string]a
 	}
 }
 
-// A tryWorld has two nodes with pods, Services and a DNS server. On the second node is the other end of
-// connectivity-test.
+// A tryWorld has two nodes with pods, Services and a DNS server. connectivity-test runs on the first node, and its peer
+// on the second.
 type tryWorld struct {
 	*paths.Scene
 	node     *paths.Node
 	fabric   *nl.NS
-	dir      string // of the conflist and of the plugins
+	dir      string // the directory of the conflist and of the plugins
 	conflist []byte
 	args     []string
 }
 
-// newTryWorld makes a tryWorld. Its conflist also has a script, which makes faults, as a plugin.
+// newTryWorld makes a tryWorld. Its conflist has one more plugin: the script faultPlugin, which makes faults.
 func newTryWorld(t *testing.T, m mode) *tryWorld {
 	t.Helper()
 	m.need(t)
 	w := &tryWorld{Scene: m.scene(t), dir: t.TempDir()}
 	w.node = w.Nodes[0]
-	addPod(t, w.Nodes[1], "default", "further") // kube-proxy's rules are for as many pods on each node
+	addPod(t, w.Nodes[1], "default", "further") // kube-proxy's rules need three pods on each node
 	addPod(t, w.Nodes[1], "cousins", "last")
 	stop, err := w.Serve(kubeproxy.NFTables)
 	if err != nil {
@@ -97,7 +97,7 @@ func newTryWorld(t *testing.T, m mode) *tryWorld {
 	return w
 }
 
-// faultPlugin runs the commands in $FAULT after our plugins, and returns their result.
+// faultPlugin is a plugin that runs the commands in $FAULT after our plugins, and returns their result.
 const faultPlugin = `#!/bin/sh
 conf=$(cat)
 if [ "$CNI_COMMAND" = VERSION ]; then
@@ -110,7 +110,7 @@ elif [ "$CNI_COMMAND" = ADD ]; then
 fi
 `
 
-// install writes the conflist and the plugin, and links our plugins beside it.
+// install writes the conflist and faultPlugin to a directory, and makes symlinks to our plugins there.
 func (w *tryWorld) install(t *testing.T, m mode) {
 	t.Helper()
 	text, err := m.conflist()
@@ -142,7 +142,7 @@ func (w *tryWorld) install(t *testing.T, m mode) {
 	}
 }
 
-// answerDNS serves a UDP name server that knows no name.
+// answerDNS starts a DNS server over UDP that answers NXDOMAIN for each name.
 func answerDNS(t *testing.T, n *nl.NS) {
 	t.Helper()
 	var c *net.UDPConn
@@ -159,7 +159,7 @@ func answerDNS(t *testing.T, n *nl.NS) {
 			if err != nil {
 				return
 			}
-			b[2], b[3] = 0x81, 0x83 // an answer, and NXDOMAIN: RFC 1035, section 4.1.1
+			b[2], b[3] = 0x81, 0x83 // flags: a response with the code NXDOMAIN (RFC 1035, section 4.1.1)
 			_, _ = c.WriteToUDPAddrPort(b[:size], from)
 		}
 	}()
@@ -167,14 +167,14 @@ func answerDNS(t *testing.T, n *nl.NS) {
 
 func (w *tryWorld) command(t *testing.T, node *paths.Node, fault string, args ...string) *exec.Cmd {
 	t.Helper()
-	// Without the test's context: it ends before the cleanup, in which --serve removes its pod.
+	// Do not use the test's context: it ends before the cleanup, in which connectivity-test --serve removes its pod.
 	c := exec.Command(filepath.Join(w.dir, "cni-ipvlan-vpc-k8s-tool"), append([]string{"connectivity-test",
 		"--within=5m", "--config", filepath.Join(w.dir, "10.conflist"), "--bin-dir", w.dir}, args...)...)
 	c.Env = append(append(os.Environ(), node.Env()...), "FAULT="+fault, "DIR="+w.dir)
 	return c
 }
 
-// serve runs the other end on the second node.
+// serve runs the peer of connectivity-test on the second node.
 func (w *tryWorld) serve(t *testing.T) {
 	t.Helper()
 	c := w.command(t, w.Nodes[1], "", "--serve")
@@ -198,7 +198,7 @@ func (w *tryWorld) serve(t *testing.T) {
 	}
 }
 
-// A tryRow is a path in the answer of the tool.
+// A tryRow is a path in the JSON output of connectivity-test.
 type tryRow struct {
 	Path, Family, To, State, Stopped, Cause, Do string
 	Took                                        float64 `json:"took_ms"`
@@ -208,7 +208,7 @@ func (r tryRow) String() string {
 	return fmt.Sprintf("%s %s %s to %s: %s: %s: %s", r.State, r.Path, r.Family, r.To, r.Stopped, r.Cause, r.Do)
 }
 
-// try runs the test. It returns the paths that fail, and all paths.
+// try runs connectivity-test. It returns the paths that failed, and all paths.
 func (w *tryWorld) try(t *testing.T, fault string, args ...string) (failed, all []tryRow) {
 	t.Helper()
 	c := w.command(t, w.node, fault, slices.Concat(w.args, []string{"--output", "json"}, args)...)
@@ -234,8 +234,8 @@ func (w *tryWorld) try(t *testing.T, fault string, args ...string) (failed, all 
 	return failed, r.Paths
 }
 
-// TestConnectivity tests a healthy node several times. Each path works, no fault is reported, and the node and its pods
-// are as before.
+// TestConnectivity runs connectivity-test several times on a healthy node. Each path works, no fault is reported, and
+// the node and its pods do not change.
 func TestConnectivity(t *testing.T) {
 	nltest.Need(t, "root", "nftables")
 	for _, m := range tryModes {
@@ -265,7 +265,7 @@ func TestConnectivity(t *testing.T) {
 			}
 			want := vpcsim.Drops{}
 			if m.name != byPair {
-				want.NoHost = 1 + runs // the datagrams by which pods ask for the MAC address of the VPC router
+				want.NoHost = 1 + runs // the datagrams that make pods ask for the MAC address of the VPC router
 			}
 			if drops, err := w.Drops(); err != nil || drops != want {
 				t.Errorf("the fabric has dropped: %v; %v", drops, err)
@@ -296,7 +296,7 @@ func tryPaths(m mode) (all []string) {
 	return all
 }
 
-// dump is the state of the node and its running pods, without packet counters.
+// dump returns the state of the node and its running pods, without packet counters.
 func (w *tryWorld) dump(t *testing.T) string {
 	t.Helper()
 	namespaces := []*nl.NS{w.node.NS}
@@ -306,8 +306,8 @@ func (w *tryWorld) dump(t *testing.T) string {
 	return regexp.MustCompile(`packets \d+ bytes \d+`).ReplaceAllString(nltest.Dump(t, namespaces...), "")
 }
 
-// TestConnectivityKill kills the test at several points. Then two collections, or a GC, leave nothing of its pods, and
-// do not change running pods. Without -faults, it tests one data path.
+// TestConnectivityKill kills connectivity-test at several points. After two collections, or after a GC, nothing of its
+// pods remains, and the running pods have not changed. Without -faults, the test uses only the first data path.
 func TestConnectivityKill(t *testing.T) {
 	nltest.Need(t, "root", "nftables")
 	modes := tryModes
@@ -341,7 +341,7 @@ func TestConnectivityKill(t *testing.T) {
 				t.Errorf("the node or a pod has changed (-before +after):\n%s", d)
 			}
 			w.kill(t, 2, 0)
-			// A GC spares a concurrent ADD, and a plugin of the killed test may still run.
+			// A GC does not end the leases of a concurrent ADD, and a plugin of the killed program may still run.
 			await(t, "a GC has ended the leases of the killed test", func() bool {
 				w.gc(t)
 				return w.leases(t) == leases
@@ -356,18 +356,19 @@ func TestConnectivityKill(t *testing.T) {
 	}
 }
 
-// kill starts the test, and kills it some time after its pods have this many pairs. It waits for the plugins.
+// kill starts connectivity-test, waits until its pods have this many pairs, waits for the time then, and kills it. Then
+// kill waits for the plugins.
 func (w *tryWorld) kill(t *testing.T, pairs int, then time.Duration) {
 	t.Helper()
 	c := w.command(t, w.node, "", w.args...)
-	// The plugins hold the pipe: they end later.
+	// The plugins have the other end of the pipe, so Wait returns only after they have ended.
 	var out bytes.Buffer
 	c.Stdout, c.Stderr = &out, &out
 	if err := w.node.Do(c.Start); err != nil {
 		t.Fatal(err)
 	}
 	await(t, fmt.Sprintf("the pods of the test have %d pairs", pairs), func() bool { return w.pairs(t) >= pairs })
-	time.Sleep(then) // what the test does next has no mark
+	time.Sleep(then) // no output or state shows how far the program is after the pairs
 	_ = c.Process.Kill()
 	_ = c.Wait()
 }
@@ -386,7 +387,7 @@ func (w *tryWorld) pairs(t *testing.T) (count int) {
 	return count
 }
 
-// leases are the pods' leases in the output of status.
+// leases returns the leases of pods in the output of status.
 func (w *tryWorld) leases(t *testing.T) string {
 	t.Helper()
 	var r struct {
@@ -411,8 +412,8 @@ func (w *tryWorld) collect(t *testing.T) {
 	w.tool(t, "registry-gc", "--free-after=15m")
 }
 
-// missedLongAgo moves the records of missed pods two minutes into the past. A collection ends their leases after one
-// minute.
+// missedLongAgo moves the records of missed pods two minutes into the past. A collection ends the leases of pods that
+// have been missed for one minute.
 func (w *tryWorld) missedLongAgo(t *testing.T) {
 	t.Helper()
 	r, err := registry.Open(w.node.StateDir)
@@ -444,7 +445,7 @@ func (w *tryWorld) tool(t *testing.T, args ...string) []byte {
 	return out.Bytes()
 }
 
-// gc runs GC as a runtime with the running pods does.
+// gc runs GC with the running pods as the valid attachments, as a runtime does.
 func (w *tryWorld) gc(t *testing.T) {
 	t.Helper()
 	var list struct {
@@ -473,7 +474,7 @@ func (w *tryWorld) gc(t *testing.T) {
 	}
 }
 
-// namespaces lists the names of namespaces, and libcni's files in their usual place.
+// namespaces returns the paths of named namespaces, and of libcni's cached results of connectivity-test.
 func namespaces(t *testing.T) (all []string) {
 	t.Helper()
 	for _, pattern := range []string{"/run/netns/*", "/var/lib/cni/results/*connectivity*"} {

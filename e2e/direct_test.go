@@ -19,19 +19,20 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
 )
 
-// A direct scene counts the packets of its first pod.
+// A direct counts the packets of the first pod in a scene.
 type direct struct{ *paths.Scene }
 
-// directPaths are paths between a pod and the VPC, without Services, which pods reach through the node.
+// directPaths are paths between a pod and other addresses of the VPC. Paths to Services are not direct: they lead
+// through the node.
 var directPaths = []string{
 	"pod to pod, on one ENI", "pod to pod, on two ENIs of a node", "pod to pod, on two nodes",
 	"pod to pod, on two nodes, back",
 	"pod to a host in the VPC", "host in a peered VPC to pod",
 }
 
-// untouched makes requests on direct paths. No connection tracker and no netfilter hook may handle them, neither on the
-// node with kube-proxy's rules, nor in the pod unless it masquerades. Requests to a Service prove that the counters
-// work.
+// untouched makes requests on direct paths. On the node with kube-proxy's rules, no connection tracker and no netfilter
+// hook may handle their packets. The same holds in the pod, except if it masquerades. Requests to a Service prove that
+// the counters work.
 func (d direct) untouched(t *testing.T, untracked bool) {
 	t.Helper()
 	pod, node := d.Nodes[0].Pods[0], d.Nodes[0]
@@ -79,9 +80,9 @@ func (d direct) untouched(t *testing.T, untracked bool) {
 	}
 }
 
-// manyConnections makes many connections to a Service, one after the other. None may wait until the tracker has
-// forgotten another. The client ends each, and keeps its port for a minute. TestManyConnections of unnumbered-ptp uses
-// more connections than there are ports.
+// manyConnections makes many connections to a Service, one after the other. No connection may wait until the tracker
+// has forgotten an older one. The client closes each connection, so its port stays in use for a minute.
+// TestManyConnections of unnumbered-ptp makes more connections than there are ports.
 func manyConnections(t *testing.T, s *paths.Scene) {
 	t.Helper()
 	const count = 500
@@ -127,7 +128,8 @@ func call(t *testing.T, s *paths.Scene, times int) {
 	}
 }
 
-// meterName is a table of the node with the highest priority, which counts the packets from and to the pod.
+// meterName is the name of a table of the node. The table's chains run before all others, and count the packets from
+// and to the pod.
 const meterName = "packetcount" // nft(8) has a keyword meter
 
 func (d direct) meter() nl.Wiring {
@@ -145,7 +147,7 @@ func (d direct) meter() nl.Wiring {
 
 var packets = regexp.MustCompile(`counter packets (\d+)`)
 
-// met returns the number of counted packets, once for each hook.
+// met returns the sum of the packet counters. A packet counts once in each hook that it passes.
 func (d direct) met(t *testing.T) (sum int) {
 	t.Helper()
 	var out []byte

@@ -26,17 +26,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// wayOut leads the pods of two namespaces to the whole internet through router pods, whose subnets have a NAT gateway.
+// wayOut is an egress configuration: pods of two Kubernetes namespaces reach the whole internet through router pods,
+// whose subnets have a NAT gateway.
 var wayOut = map[string]any{"partner": map[string]any{
-	"gateways":     []string{"172.20.0.24", "fd00:20::24"}, // of the Service egress of package kubeproxy
+	"gateways":     []string{"172.20.0.24", "fd00:20::24"}, // addresses of the Service "egress" of package kubeproxy
 	"destinations": []string{"0.0.0.0/0", "::/0"},
-	"except":       []string{"2001:db8::/32"}, // the VPCs' IPv6
+	"except":       []string{"2001:db8::/32"}, // the IPv6 block of the VPCs
 	"namespaces":   []string{"payments", "cousins"},
 	"routers":      []string{"egress"},
 	"clients":      []string{"10.0.0.0/8", "100.64.0.0/10", "2001:db8::/32"},
 }}
 
-// egressModes are the single process, and the egress plugin as a program behind the three plugins.
+// egressModes has two modes: the combined plugin with the key egress, and the three plugins followed by the egress
+// plugin.
 var egressModes = []mode{
 	{"single process", func(ipam, ptp map[string]any) {
 		withServices(ipam, ptp)
@@ -45,8 +47,8 @@ var egressModes = []mode{
 	{"chained", withServices, dual},
 }
 
-// TestEgress tries clients and routers with both modes of kube-proxy. Clients use routers, and all other paths are as
-// before.
+// TestEgress tries clients and routers with both modes of kube-proxy. Clients reach the destinations through routers,
+// and all other paths work as without egress.
 func TestEgress(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
 	m := &matrix{counts: map[cell]string{}}
@@ -92,7 +94,7 @@ type egressScene struct {
 
 func newEgress(t *testing.T, m mode) *egressScene {
 	t.Helper()
-	m.NAT = true // by the ENIs: that is how the routers leave
+	m.NAT = true // the VPC translates addresses of ENIs: packets of routers leave in this way
 	conflist, err := m.conflist()
 	if err == nil && m.name == "chained" {
 		conflist, err = chainedEgress(conflist)
@@ -113,13 +115,13 @@ func newEgress(t *testing.T, m mode) *egressScene {
 	return e
 }
 
-// A placed describes a new pod.
+// A placed says on which node a new pod is, and its Kubernetes namespace and name.
 type placed struct {
 	node             int
 	kubernetes, name string
 }
 
-// answering adds pods, which also answer as DNS servers.
+// answering adds pods. Each also answers as a DNS server.
 func answering(t *testing.T, s *paths.Scene, all []placed) {
 	t.Helper()
 	for _, p := range all {
@@ -134,7 +136,7 @@ func answering(t *testing.T, s *paths.Scene, all []placed) {
 	}
 }
 
-// chainedEgress returns the conflist with four plugins instead of the combined one.
+// chainedEgress returns the conflist with four plugins instead of the combined plugin.
 func chainedEgress(conflist []byte) ([]byte, error) {
 	var list map[string]any
 	if err := json.Unmarshal(conflist, &list); err != nil {
@@ -144,7 +146,7 @@ func chainedEgress(conflist []byte) ([]byte, error) {
 	of := func(typ string) map[string]any {
 		one := map[string]any{}
 		for k, v := range all {
-			one[k] = v // each takes its own keys
+			one[k] = v // each plugin reads only its own keys
 		}
 		one["type"] = "cni-ipvlan-vpc-k8s-" + typ
 		return one
@@ -154,7 +156,7 @@ func chainedEgress(conflist []byte) ([]byte, error) {
 	return json.Marshal(list)
 }
 
-// tryAll tries the paths through routers with all probes, and all other paths.
+// tryAll tries the paths through routers with all probes, and then all other paths.
 func (e *egressScene) tryAll(t *testing.T, m *matrix, column string) {
 	for _, f := range dual.Families {
 		for _, p := range paths.Egress {
@@ -178,7 +180,7 @@ func (e *egressScene) tryAll(t *testing.T, m *matrix, column string) {
 	}
 }
 
-// clean checks that doctor, which asks the routers of the node's clients, and CHECK find no fault.
+// clean checks that CHECK and doctor find no fault. doctor also sends requests to the routers of the node's clients.
 func (e *egressScene) clean(t *testing.T) {
 	t.Helper()
 	if out := e.tool(t, 0, "doctor", "--check=egress", "--config="+e.config); !strings.HasPrefix(out,
@@ -203,8 +205,8 @@ func (e *egressScene) tool(t *testing.T, node int, args ...string) string {
 	return out
 }
 
-// seen checks that the tool shows the clients and the router of all nodes, because this kernel has all their
-// namespaces.
+// seen checks that the tool shows the clients and the routers of all nodes. It can, because all simulated nodes share
+// this kernel and its namespaces.
 func (e *egressScene) seen(t *testing.T) {
 	var answer struct {
 		Rule struct{ Port int }
@@ -238,7 +240,7 @@ func (e *egressScene) seen(t *testing.T) {
 	}
 }
 
-// inner is a datagram with 10 bytes to a pod, as it is inside of a tunnel.
+// inner returns a UDP packet to a pod with a payload of 10 bytes, as a tunnel carries it.
 func inner(from, to netip.Addr) []byte {
 	const payload = 10
 	b := make([]byte, 28+payload)
@@ -249,7 +251,7 @@ func inner(from, to netip.Addr) []byte {
 	binary.BigEndian.PutUint16(b[10:], sum(b[:20]))
 	binary.BigEndian.PutUint16(b[20:], 40000)
 	binary.BigEndian.PutUint16(b[22:], paths.Port)
-	binary.BigEndian.PutUint16(b[24:], 8+payload) // RFC 768: no checksum
+	binary.BigEndian.PutUint16(b[24:], 8+payload) // UDP length; no checksum (RFC 768)
 	return b
 }
 
@@ -273,8 +275,8 @@ func (e *egressScene) send(t *testing.T, to *paths.Pod, packets ...[]byte) {
 	}
 }
 
-// refuses checks that no program can call a client through its tunnel, and that a router takes only packets of clients,
-// and none for itself.
+// refuses checks that no program can reach a client through the client's tunnel. It also checks that a router drops
+// packets in the tunnel that are not from clients, or that are for the router itself.
 func (e *egressScene) refuses(t *testing.T) {
 	const noHost = "203.0.113.77"
 	node := e.Nodes[0].Addr()
@@ -301,8 +303,8 @@ func (e *egressScene) refuses(t *testing.T) {
 	dropless(t, e.Scene)
 }
 
-// othersErrors makes another sender send an error through the tunnel, which must not lower the path MTU of a client's
-// connection outside the tunnel.
+// othersErrors makes a sender that is not a router send an ICMP error through the tunnel. The error must not lower the
+// path MTU of a client's connection outside the tunnel.
 func (e *egressScene) othersErrors(t *testing.T) {
 	t.Helper()
 	to := netip.AddrPortFrom(e.remote.Addr(paths.IPv4), paths.Port)
@@ -332,7 +334,7 @@ func (e *egressScene) othersErrors(t *testing.T) {
 	}
 }
 
-// fragmentationNeeded is an ICMP error about a packet, as it is inside of a tunnel (RFC 792, RFC 1191).
+// fragmentationNeeded returns the ICMP error about the packet in about, as a tunnel carries it (RFC 792, RFC 1191).
 func fragmentationNeeded(from, to netip.Addr, mtu uint16, about []byte) []byte {
 	b := inner(from, to)[:20]
 	b[9] = 1
@@ -371,7 +373,7 @@ func (e *egressScene) state(t *testing.T, p *paths.Pod) egress.State {
 	return s
 }
 
-// manyClients makes 200 addresses of the VPC use one router, which needs only one link for their answers.
+// manyClients makes 200 addresses of the VPC use one router. The router must not need more links for their answers.
 func (e *egressScene) manyClients(t *testing.T) {
 	const clients = 200
 	links, err := e.router.NS.Links()
@@ -399,7 +401,8 @@ func (e *egressScene) manyClients(t *testing.T) {
 }
 
 // withoutAnswers checks that doctor reports a router whose clients get no answers. Then a host answers through the
-// router. Otherwise the Service could lead all clients to the other router, and doctor would report this one again.
+// router. Without this answer, doctor could report the router again, if the Service leads all clients to the other
+// router.
 func (e *egressScene) withoutAnswers(t *testing.T) {
 	var packets [][]byte
 	for range 30 {
@@ -413,7 +416,8 @@ func (e *egressScene) withoutAnswers(t *testing.T) {
 	await(t, "the router has an answer", func() bool { return e.state(t, e.router).Answered > 0 })
 }
 
-// withoutRouters checks doctor when kube-proxy does not know the Service, and when the Service has no endpoint.
+// withoutRouters checks the findings of doctor while kube-proxy does not know the Service, and while the Service has no
+// endpoint.
 func (e *egressScene) withoutRouters(t *testing.T) {
 	e.reports(t, e.config,
 		"client payments/client: no router behind the gateway 172.20.0.24 answers, so the client does not reach "+
@@ -426,7 +430,7 @@ func (e *egressScene) withoutRouters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	empty := filepath.Join(t.TempDir(), "10.conflist") // with the Service empty of package kubeproxy
+	empty := filepath.Join(t.TempDir(), "10.conflist") // the gateway is the Service "empty" of package kubeproxy
 	other := strings.NewReplacer("172.20.0.24", "172.20.0.23", "fd00:20::24", "fd00:20::23", `"egress":`,
 		`"egressPort":80,"egress":`).Replace(string(text))
 	if err := os.WriteFile(empty, []byte(other), 0o600); err != nil {
@@ -448,7 +452,8 @@ func (e *egressScene) reports(t *testing.T, config, want string) {
 	}
 }
 
-// TestTunnelUntracked: the connection trackers of a client and of its routers do not have the tunnel's UDP packets.
+// TestTunnelUntracked: the connection trackers of a client and of its routers have no entries for the tunnel's UDP
+// packets.
 func TestTunnelUntracked(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
 	e := newEgress(t, egressModes[0])
@@ -479,15 +484,15 @@ func TestTunnelUntracked(t *testing.T) {
 		}
 		for _, c := range counted {
 			passed := c.Packets > 0
-			if c.Drops && passed || !c.Drops && !passed && p == e.client { // a Service chooses one of the routers
+			if c.Drops && passed || !c.Drops && !passed && p == e.client { // the Service chooses one of the routers
 				t.Errorf("%s: of the tunnel, %d packets passed %s, tracked: %v", p.Name, c.Packets, c.Chain, c.Drops)
 			}
 		}
 	}
 }
 
-// TestRouterCallsSibling: a router calls a Service whose backend is on its ENI. The packets must not use the VPC, which
-// need not send packets back to the ENI from which they came.
+// TestRouterCallsSibling: a router calls a Service whose backend is on the router's ENI. The packets must not go
+// through the VPC, because the VPC need not send packets back to the ENI from which they came.
 func TestRouterCallsSibling(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
 	m := egressModes[0]
@@ -510,10 +515,10 @@ func TestRouterCallsSibling(t *testing.T) {
 	}
 }
 
-// TestEgressToOwnVPC: the VPC is a destination, and so are the routers and the backends of Services. In the client's
-// pod, the service loop masquerade forwards packets for them, which must not enter the tunnel. The loop redirect sends
-// them through the VPC's router, and must not ask a host for the MAC address of the gateway: only a test's VPC would
-// answer.
+// TestEgressToOwnVPC: the configured destinations include the VPC, and thus the routers and the backends of Services.
+// With the loop masquerade, the client's pod forwards packets to such backends. They must not enter the tunnel. With
+// the loop redirect, these packets go to the VPC router. The pod must not ask for the MAC address of the egress
+// gateway: only the VPC of this test would answer.
 func TestEgressToOwnVPC(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
 	for _, loop := range []string{redirect, "masquerade"} {

@@ -23,19 +23,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// peers is where make puts foreign programs that tests run with our programs.
+// peers is the directory into which make puts programs of other projects that tests run together with ours.
 const peers = ".cache/peers"
 
 const examplePort = 8080
 
-// An example describes what is special about a file of conflist-examples.
+// An example describes the node and the pods that a file of conflist-examples needs.
 type example struct {
-	kubernetes   string         // the pod's namespace
-	needs        []string       // of the kernel, and iptables
+	kubernetes   string         // the Kubernetes namespace of the pod
+	needs        []string       // features of the kernel, or iptables: see nltest.Need
 	capabilities map[string]any // what the runtime passes to plugins
-	ipv6         int            // addresses of the boot ENI
-	provisioned  bool           // the node already has its ENI
-	instance     string         // its type; "": m5.large
+	ipv6         int            // number of IPv6 addresses of the boot ENI
+	provisioned  bool           // the node has an ENI for pods before the first ADD, see provision
+	instance     string         // the instance type; "": m5.large
 	shows        func(*testing.T, *world, []netip.Addr)
 }
 
@@ -131,7 +131,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// exampleVPC has what all examples need.
+// exampleVPC makes a VPC with the subnets and security groups that the examples need.
 func exampleVPC(t *testing.T) *vpc {
 	t.Helper()
 	c := ec2sim.World(`
@@ -151,10 +151,10 @@ func exampleVPC(t *testing.T) *vpc {
 	return v
 }
 
-// denied is the call that a pre-provisioned node tries. It reads the tags of its ENIs, if its role allows this.
+// denied is the EC2 call that fails on a pre-provisioned node. The node uses it to read the tags of its ENIs.
 const denied = "DescribeNetworkInterfaces"
 
-// provision gives the node an ENI, as a launch template does, and then no permission.
+// provision attaches an ENI to the node, as a launch template does. Then it makes EC2 deny the call in denied.
 func (w *world) provision(t *testing.T) {
 	t.Helper()
 	w.tool(t, "new-interface", "--subnet_filter=kubernetes_kubelet=true", "sg-1234")
@@ -185,7 +185,7 @@ func (w *world) try(t *testing.T, list *libcni.NetworkConfigList, x example) {
 	if x.shows != nil {
 		x.shows(t, w, addrs)
 	}
-	if list.CNIVersion >= "0.4.0" { // libcni does not support CHECK before
+	if list.CNIVersion >= "0.4.0" { // libcni does not support CHECK in older versions
 		if _, err := w.call(list, "CHECK", "pod"); err != nil {
 			t.Error(err)
 		}

@@ -24,7 +24,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// onNode reports whether the node has the link of an ENI.
+// onNode reports whether the node has a link with this MAC address.
 func (w *world) onNode(t *testing.T, mac string) bool {
 	t.Helper()
 	_, err := w.node.FindMAC(mac)
@@ -34,7 +34,8 @@ func (w *world) onNode(t *testing.T, mac string) bool {
 	return err == nil
 }
 
-// newExclusive starts a node whose pods may ask for whole ENIs, with further keys in the configuration.
+// newExclusive starts a node whose pods may ask for whole ENIs. The argument keys has further keys of the
+// configuration.
 func newExclusive(t *testing.T, x example, keys string) (*world, *libcni.NetworkConfigList) {
 	t.Helper()
 	nltest.Need(t, "root", "ipvlan", "nftables")
@@ -88,7 +89,7 @@ func (w *world) verb(t *testing.T, list *libcni.NetworkConfigList, verb, pod str
 	}
 }
 
-// called checks that a host of the VPC and the node reach an address.
+// called checks that a host of the VPC reaches an address, and if node is true, that the node reaches it, too.
 func (w *world) called(t *testing.T, a netip.Addr, node bool) {
 	t.Helper()
 	if _, err := w.host.Call("tcp", netip.AddrPortFrom(a, examplePort)); err != nil {
@@ -111,13 +112,13 @@ func (w *world) tool(t *testing.T, args ...string) string {
 	return out
 }
 
-// tries runs the tool on the node, which may fail.
+// tries runs the tool on the node. The tool may fail.
 func (w *world) tries(args ...string) (string, error) {
 	return w.node.Run(context.Background(), filepath.Join(w.path, "cni-ipvlan-vpc-k8s-tool"), args...)
 }
 
-// diff returns the findings of status --diff about ENIs. status fails, because it also sees the namespaces of other
-// instances.
+// diff returns the findings about ENIs of status --diff. It ignores the exit status: the command fails, because it also
+// sees the namespaces of other instances.
 func (w *world) diff(t *testing.T) string {
 	t.Helper()
 	out, _ := w.tries("status", "--diff")
@@ -134,7 +135,7 @@ func (w *world) returns(t *testing.T, mac string) {
 	}
 }
 
-// back checks that the link of an ENI is on the node again: down, and with this name.
+// back checks that the link of an ENI is on the node again, that it is down, and that it has this name.
 func (w *world) back(t *testing.T, e ec2sim.ENI, name string) {
 	t.Helper()
 	if l, err := w.node.FindMAC(e.MAC); err != nil || l.Up || l.Group != 0 || l.Name != name {
@@ -142,12 +143,12 @@ func (w *world) back(t *testing.T, e ec2sim.ENI, name string) {
 	}
 }
 
-// before is the name of an ENI's link on the node before a pod gets it.
+// before returns the name that an ENI's link has on the node until a pod gets the link.
 func before(e ec2sim.ENI) string { return fmt.Sprint("eth", e.Index) }
 
-// TestExclusive: two pods get whole ENIs, and a third pod gets a second interface with a whole ENI. No other pod has an
-// address of these ENIs. A collection, even with a new registry, leaves them alone while their pods run, even if a pod
-// has removed its addresses.
+// TestExclusive: two pods get whole ENIs, and a third pod gets an address of another ENI. A collection does not take a
+// whole ENI from a running pod. This is true even with a new registry, and even after a pod has removed its own
+// addresses.
 func TestExclusive(t *testing.T) {
 	w, list := newExclusive(t, example{}, "")
 	for _, name := range []string{"second", "shared"} {
@@ -222,13 +223,14 @@ func TestExclusive(t *testing.T) {
 		w.verb(t, list, "DEL", pod)
 		w.back(t, e, "enx"+strings.ReplaceAll(e.MAC, ":", "")) // the registry was lost: no process knows the old name
 	}
-	// the link is down, which is no fault
+	// The link is down. This is no fault.
 	w.tool(t, "doctor", "--check=links", "--config=conflist-examples/requests.conflist")
 	w.called(t, shared[0], true)
 }
 
-// TestExclusiveGiven: one pod alone gets an ENI that an operator has created, and others wait until this pod has ended.
-// After a sudden end of the pod, the link comes back, and another pod can share the ENI.
+// TestExclusiveGiven: a pod gets a whole ENI that an operator has created. Until this pod has ended, ADD fails for
+// other pods that ask for the ENI. If the pod's namespace ends before DEL, the link comes back, and another pod can
+// share the ENI.
 func TestExclusiveGiven(t *testing.T) {
 	w, list := newExclusive(t, example{}, "")
 	w.pod(t, "other")
@@ -274,9 +276,9 @@ func TestExclusiveGiven(t *testing.T) {
 	}
 }
 
-// TestExclusiveReboot: the node reboots while pods have whole ENIs, one of ours and one that an operator has created.
-// The links are then on the node. The runtime ends the old pods, whose namespaces are gone. New pods get such ENIs
-// again, but only pods that ask for them.
+// TestExclusiveReboot: the node reboots while pods have whole ENIs. One ENI is managed, and an operator has created the
+// other. After the reboot, the links are on the node. The runtime deletes the old pods, whose namespaces are gone. New
+// pods get such ENIs again, but only pods that ask for them.
 func TestExclusiveReboot(t *testing.T) {
 	w, list := newExclusive(t, example{}, "")
 	given := w.give(t)
@@ -314,11 +316,11 @@ func TestExclusiveReboot(t *testing.T) {
 	for _, e := range on {
 		w.returns(t, e.MAC)
 	}
-	for _, pod := range order { // of the sandboxes before the reboot
+	for _, pod := range order { // DEL of the sandboxes from before the reboot
 		w.asks(asks[pod])
 		w.verb(t, list, "DEL", pod)
 	}
-	slices.Reverse(order) // the pod that shares comes first
+	slices.Reverse(order) // add the pod first that shares an ENI
 	for _, pod := range order {
 		w.pod(t, pod)
 		add(pod)
@@ -337,8 +339,8 @@ func TestExclusiveReboot(t *testing.T) {
 	w.back(t, on["second"], before(on["second"]))
 }
 
-// TestExclusiveDualStack: a whole ENI has both families, limits of the bandwidth, and the block of the metadata
-// service.
+// TestExclusiveDualStack: a pod with a whole ENI has addresses of both families, limits of the bandwidth, and no access
+// to the metadata service.
 func TestExclusiveDualStack(t *testing.T) {
 	w, list := newExclusive(t, example{ipv6: 1}, `"ipFamilies": ["IPv4", "IPv6"], "blockInstanceMetadata": true, `)
 	if err := w.host.Answer(examplePort); err != nil {
@@ -369,8 +371,8 @@ func TestExclusiveDualStack(t *testing.T) {
 	w.back(t, on[0], before(on[0]))
 }
 
-// settingsOf returns the settings of an ENI's link that a pod can change, as ip(8) shows them. It omits index, name,
-// group and counters.
+// settingsOf returns the settings of an ENI's link that a pod can change, in the format of ip-link(8). It omits index,
+// name, group and counters.
 func settingsOf(t *testing.T, in interface{ Do(func() error) error }, mac string) string {
 	t.Helper()
 	var out []byte
@@ -398,9 +400,9 @@ func settingsOf(t *testing.T, in interface{ Do(func() error) error }, mac string
 	return ""
 }
 
-// TestExclusiveSettings: a pod changes everything that it can at the link of its ENI. The next pod finds none of the
-// changes, whether the link has come back by a DEL, by the end of the namespace and a DEL, or by the end of the
-// namespace alone. If the link keeps a change, no pod gets the ENI, and doctor says so.
+// TestExclusiveSettings: a pod changes the settings of its ENI's link. The next pod finds none of the changes. The link
+// comes back by DEL, by the end of the namespace, or by the end of the namespace followed by DEL. If the link keeps a
+// change, no pod gets the ENI, and doctor reports the change.
 func TestExclusiveSettings(t *testing.T) {
 	w, list := newExclusive(t, example{}, "")
 	w.asks(`[{"exclusive": true}]`)
@@ -433,7 +435,7 @@ func TestExclusiveSettings(t *testing.T) {
 			if err := w.removePod("pod"); err != nil {
 				t.Fatal(err)
 			}
-			w.returns(t, whole.MAC) // a simulated card is then a new one, but a real card keeps the pod's settings
+			w.returns(t, whole.MAC) // a simulated card is then new: a real card keeps settings
 			l, err := w.node.FindMAC(whole.MAC)
 			if err != nil {
 				t.Fatal(err)
@@ -474,8 +476,8 @@ func TestExclusiveSettings(t *testing.T) {
 	}
 }
 
-// TestExclusiveAbove: a pod has made a link on its ENI, in a namespace that remains. Until it ends, no pod gets the
-// ENI.
+// TestExclusiveAbove: a pod has made a link above its ENI's link, and moved it to a namespace that remains after the
+// pod. Until the link above is deleted, no pod gets the ENI.
 func TestExclusiveAbove(t *testing.T) {
 	w, list := newExclusive(t, example{}, "")
 	w.asks(`[{"exclusive": true}]`)

@@ -3,21 +3,21 @@
 
 package e2e
 
-// A fault is a fault of a node, and what the programs must say about it.
+// A fault is a fault of a node, and the reports that the programs must give of it.
 type fault struct {
 	name   string
-	inject string // the commands that make it; testdata/faults.sh has functions for them
-	want   string // a regular expression that each finding of doctor matches; "": there is none
-	cure   string // what an operator then does, a line each, in the words of doctor or of the runbook
-	why    string // why doctor is silent, or no command ends it
-	undo   string // what the test puts back
-	pods   bool   // new pods are tried, too
+	inject string // the commands that make the fault; testdata/faults.sh has functions for them
+	want   string // a regular expression that each finding of doctor must match; "": doctor finds nothing
+	cure   string // commands that end the fault, one in a line, as doctor or the runbook quotes them
+	why    string // why doctor finds nothing, or why no command ends the fault
+	undo   string // the commands by which the test ends the fault
+	pods   bool   // the test also tries to add a new pod
 
-	unfixed bool // doctor --fix does a part of it only
-	often   bool // the test makes it without -faults, too
+	unfixed bool // doctor --fix repairs only a part of the fault
+	often   bool // the test makes the fault even without -faults
 }
 
-// faults are the parts of the page. Each part has its own node.
+// faults has the parts of the page docs/faults.md. Each part has its own node.
 var faults = []struct {
 	heading string
 	faults  []fault

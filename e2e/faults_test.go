@@ -27,10 +27,10 @@ const replaced = "delete the pod"
 
 var allFaults = flag.Bool("faults", false, "make all faults; TestFaults writes the page, too; without, some of them")
 
-// TestFaults makes each fault on a node with two pods, and runs the programs. Doctor must find each fault, and name no
-// other cause, except where the page explains it. The commands in the words of doctor or the runbook must end the fault
-// literally, and so must --fix where doctor offers it. docs/faults.md has the answers. Without -faults, the test
-// compares only some faults with the page.
+// TestFaults makes each fault on a node with two pods, and runs the programs. Doctor must find each fault, and report
+// nothing else, except where the page explains it. The commands that doctor or the runbook quotes must end the fault
+// without a change. If doctor offers --fix, --fix must end the fault, too. docs/faults.md has the results. Without
+// -faults, the test makes only some faults, and compares the results with the page.
 func TestFaults(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	page, err := os.ReadFile(faultsPage)
@@ -81,13 +81,13 @@ func writeFaults(t *testing.T, heading, rows string) {
 const faultsHead = "| fault | does not work | `doctor` | `status` | `repair` | CHECK | what ends it " +
 	"|\n|---|---|---|---|---|---|---|\n"
 
-// A faultNode is the shell of make sim, with the pods cart and till.
+// A faultNode is the shell of make sim on a node with the pods cart and till.
 type faultNode struct {
 	t       *testing.T
 	in      io.Writer
 	out     *bufio.Scanner
 	runbook string
-	healthy string // what status says first of a healthy node
+	healthy string // the beginning of the output of status on the healthy node
 }
 
 func newFaultNode(t *testing.T) *faultNode {
@@ -124,7 +124,7 @@ func newFaultNode(t *testing.T) *faultNode {
 	return n
 }
 
-// run returns the standard output of commands, and their exit status.
+// run runs commands in the shell. It returns their standard output, and their exit status.
 func (n *faultNode) run(commands string) (out string, status int) {
 	n.t.Helper()
 	return n.answer("{\n" + commands + "\n} 2>/root/messages </dev/null")
@@ -148,7 +148,7 @@ func (n *faultNode) answer(commands string) (out string, status int) {
 	return "", 0
 }
 
-// messages returns what the last commands wrote to standard error, without the trace of the shell.
+// messages returns what the last call of run has written to standard error, without the trace of the shell.
 func (n *faultNode) messages() string {
 	n.t.Helper()
 	out, _ := n.answer(`sed '/^+/d; s/.*\r//; s/\x1b\[K//g' /root/messages`)
@@ -160,7 +160,7 @@ type faultFinding struct{ severity, check, text, do string }
 
 func (f faultFinding) String() string { return f.severity + ": " + f.check + ": " + f.text }
 
-// doctor returns its findings, of all checks or of the named ones.
+// doctor returns the findings of doctor. The argument checks names the checks to run; "": all.
 func (n *faultNode) doctor(checks string) (all []faultFinding) {
 	n.t.Helper()
 	if checks != "" {
@@ -192,7 +192,7 @@ func (n *faultNode) head() string {
 	return head
 }
 
-// row makes a fault, and returns its line of the page.
+// row makes a fault, and returns the row for the page.
 func (n *faultNode) row(f fault) string {
 	n.t.Helper()
 	n.run(f.inject)
@@ -236,7 +236,8 @@ func (n *faultNode) row(f fault) string {
 	return "| " + strings.Join(cells, " | ") + " |\n"
 }
 
-// fails returns what does not work with the fault, at any of three tries, because a busy machine may need a moment.
+// fails returns the names of what fails at each of three tries. One failure is not enough, because a busy machine may
+// be slow.
 func (n *faultNode) fails(f fault) (fails []string) {
 	n.t.Helper()
 	for try := range 3 {
@@ -261,7 +262,7 @@ func (n *faultNode) fails(f fault) (fails []string) {
 	return fails
 }
 
-// judge compares doctor's findings with the expected ones.
+// judge compares doctor's findings with the findings that the fault's entry expects.
 func (n *faultNode) judge(f fault, fails []string, found []faultFinding) {
 	n.t.Helper()
 	if f.want == "" && len(fails) > 0 && f.why == "" {
@@ -277,7 +278,7 @@ func (n *faultNode) judge(f fault, fails []string, found []faultFinding) {
 	}
 }
 
-// heals reports whether the checks that have found the fault find nothing any more, and everything works again.
+// heals reports whether the fault has ended: the checks that found it find nothing new, and everything works.
 func (n *faultNode) heals(f fault, found []faultFinding) bool {
 	n.t.Helper()
 	checks := namedChecks(found)
@@ -292,7 +293,8 @@ func (n *faultNode) heals(f fault, found []faultFinding) bool {
 	return len(n.fails(fault{})) == 0
 }
 
-// ends tries the cures of doctor and the runbook, and returns a description.
+// ends runs each cure of doctor and the runbook, and checks that it ends the fault. It returns a description of the
+// cures for the page.
 func (n *faultNode) ends(f fault, found []faultFinding, repair string) string {
 	n.t.Helper()
 	var do strings.Builder
@@ -331,7 +333,8 @@ func (n *faultNode) ends(f fault, found []faultFinding, repair string) string {
 	return strings.Join(ways, "; ")
 }
 
-// literal finds a cure in doctor's words or in the runbook. A cure that begins with ~ is a regular expression.
+// literal finds the text cure in the words of doctor, or in the runbook. If cure begins with ~, the rest is a regular
+// expression.
 func (n *faultNode) literal(f fault, cure, do string) (name, commands string) {
 	n.t.Helper()
 	pattern, is := strings.CutPrefix(cure, "~")
@@ -371,7 +374,7 @@ func without(text, other string) string {
 	return strings.Join(lines, " ")
 }
 
-// firstPart is the beginning of a message.
+// firstPart returns the beginning of a message.
 func firstPart(s string) string {
 	s, _, _ = strings.Cut(s, "\n")
 	for _, end := range []string{". ", "; "} {
@@ -386,7 +389,7 @@ func code(commands string) string {
 
 func oneSpace(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// sameFault replaces what differs from run to run.
+// sameFault replaces parts of a message that differ in each run.
 func sameFault(s string) string {
 	for from, to := range map[string]string{
 		`veth[0-9a-f]{11}`: "veth…", `100\.64\.32\.\d+`: "100.64.32.…", `eni-0\d+`: "eni-…",

@@ -18,7 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/judge"
 )
 
-// besides are networks of upstream that give a pod a further interface. The key is the plugin that judges.
+// besides has networks of the CNI project's plugins that give a pod a further interface. The key is the plugin that
+// judges.
 var besides = map[string]string{
 	judges + "/bridge":  `{"type": "bridge", "bridge": "second0", "isGateway": true, %s}`,
 	judges + "/macvlan": `{"type": "macvlan", "master": "second1", %s}`,
@@ -27,8 +28,9 @@ var besides = map[string]string{
 	judges + "/vrf":     `{"type": "macvlan", "master": "second1", %s}, {"type": "vrf", "vrfname": "second2"}`,
 }
 
-// TestJudgeBeside: a network of ours and one of upstream are added, checked and deleted in turns, in both orders.
-// libcni and upstream's CHECK judge. The packets of both networks arrive, and DEL frees both addresses.
+// TestJudgeBeside: a pod has a network of ours and one of upstream (the CNI project's plugins). They are added, checked
+// and deleted in turns, in both orders. libcni and upstream's CHECK judge. The packets of both networks arrive, and DEL
+// frees both addresses.
 func TestJudgeBeside(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	for program, conf := range besides {

@@ -24,14 +24,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
 )
 
-// A mesh has a proxy in each pod, which gets TCP connections by rules in the pod.
+// A mesh has a proxy in each pod. Rules in the pod redirect TCP connections to the proxy.
 type mesh struct {
 	name    string
 	version func(t *testing.T) string
-	rules   string   // the command that loads them
-	out, in uint16   // where connections go that leave a pod, and that arrive
-	user    uintptr  // whose connections stay
-	chains  []string // that redirect
+	rules   string   // the command that loads the rules
+	out, in uint16   // the proxy's ports for connections that leave the pod, and for those that arrive
+	user    uintptr  // the user ID of the proxy: the rules do not redirect its connections
+	chains  []string // the chains that redirect
 }
 
 var meshes = []mesh{
@@ -41,8 +41,8 @@ var meshes = []mesh{
 		[]string{"PROXY_INIT_REDIRECT", "PROXY_INIT_OUTPUT"}},
 }
 
-// TestJudgeMesh: the rules of a mesh lead a pod's TCP connections to a proxy, both leaving and arriving ones. Each path
-// still works, also to Services and outside, and the receiver sees the same address.
+// TestJudgeMesh: the rules of a mesh redirect a pod's TCP connections to a proxy, leaving ones and arriving ones. Each
+// path still works, also those to Services and to the internet. The receiver sees the same address as without a mesh.
 func TestJudgeMesh(t *testing.T) {
 	nltest.Need(t, "root", "nftables", "iptables")
 	for _, m := range meshes {
@@ -83,10 +83,11 @@ func istioVersion(t *testing.T) string {
 	return string(m[1])
 }
 
-// linkerdRules has Linkerd's rules. The Go module proxy does not serve the module that has their program.
+// linkerdRules is a script with Linkerd's rules. The Go module proxy does not serve the module of Linkerd's own
+// program.
 const linkerdRules = "e2e/testdata/linkerd.sh"
 
-// linkerdVersion is the version of these rules.
+// linkerdVersion returns the version that the script linkerdRules names.
 func linkerdVersion(t *testing.T) string {
 	t.Helper()
 	m := regexp.MustCompile(`linkerd-cni (v\S+)`).FindSubmatch(must(os.ReadFile(linkerdRules)))
@@ -104,7 +105,8 @@ func tryMeshed(t *testing.T, s *paths.Scene) {
 		}
 	}
 	for _, svc := range paths.Services {
-		// An application is connected before the proxy knows that there is no backend.
+		// Omit Services without backends: the proxy accepts the application's connection before it can know that there
+		// is no backend.
 		if svc.In(paths.IPv4) && !strings.Contains(svc.Name, "without backends") {
 			tryPath(t, s, svc.Path, svc.Probes)
 		}
@@ -141,7 +143,7 @@ func (m mesh) sidecar(t *testing.T, p *paths.Pod) {
 	nltest.Shell(t, p.NS, m.rules)
 }
 
-// relay connects a redirected connection to its original destination.
+// relay connects to the original destination of a redirected connection, and copies the data in both directions.
 func (m mesh) relay(path string, c *net.TCPConn) {
 	defer c.Close()
 	ns, err := nl.Open("pod", path)
@@ -177,7 +179,8 @@ func original(c *net.TCPConn) (to netip.AddrPort) {
 		return to
 	}
 	_ = raw.Control(func(fd uintptr) {
-		// The option fills a sockaddr_in, which has the length of an IPv6Mreq, with the port and the address first.
+		// The option fills a sockaddr_in, which begins with the port and the address. IPv6Mreq is a buffer of the same
+		// length.
 		m, err := unix.GetsockoptIPv6Mreq(int(fd), unix.SOL_IP, option)
 		if err == nil {
 			a := m.Multiaddr

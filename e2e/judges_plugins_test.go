@@ -11,11 +11,11 @@ import (
 
 const inProcess = "they call functions of the other plugin in their own process"
 
-// tries is the number of attempts for a test, because a busy machine may exceed the test's time limit of one or five
-// seconds.
+// tries is the number of attempts for a test of upstream. These tests have time limits of one or five seconds, which a
+// busy machine may exceed.
 const tries = 3
 
-// TestJudgePortmap runs upstream's tests of portmap, with our plugin as their ptp.
+// TestJudgePortmap runs the CNI project's tests of portmap, with our plugin in place of ptp.
 func TestJudgePortmap(t *testing.T) {
 	s := judge.Suite{Focus: "portmap integration tests", Not: map[string]string{"": inProcess}, Tries: tries}
 	for _, path := range []string{"ipvlan", "veth"} {
@@ -23,7 +23,8 @@ func TestJudgePortmap(t *testing.T) {
 	}
 }
 
-// TestJudgeIntegration runs upstream's integration tests, which call plugins by cnitool, with our plugin as their ptp.
+// TestJudgeIntegration runs the CNI project's integration tests, which call plugins by cnitool, with our plugin in
+// place of ptp.
 func TestJudgeIntegration(t *testing.T) {
 	for path, focus := range map[string]string{"ipvlan": "basic network", "veth": "basic cases"} {
 		s := judge.Suite{Focus: focus, Tries: tries, Not: map[string]string{

@@ -19,10 +19,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
-// judges is where make puts programs of others that judge our plugins, and their tests.
+// judges is the directory into which make puts programs of other projects that judge our plugins, and tests of these
+// projects.
 const judges = ".cache/judges"
 
-// hear runs tests of a program on the world's node.
+// hear runs a program with tests of another project on the judged node.
 func (j *judged) hear(t *testing.T, program string, s judge.Suite) {
 	t.Helper()
 	c := exec.Command(must(filepath.Abs(filepath.Join(judges, program))))
@@ -30,17 +31,17 @@ func (j *judged) hear(t *testing.T, program string, s judge.Suite) {
 	s.Hear(t, c, j.what, j.node.Do)
 }
 
-// A judged world has a node on which others' tests find our plugin by the names of their plugins.
+// A judged has a node on which tests of other projects call our plugin by the names of their own plugins.
 type judged struct {
 	*world
 	what string   // what is judged
-	dir  string   // its subdirectory integration is where the tests run, as in their repository
-	env  []string // of the tests
+	dir  string   // the tests run in its subdirectory integration, which their repository also has
+	env  []string // the environment of the tests
 }
 
-// asTheirs is the program that others call by the name of their plugin. It gives our plugin an equivalent
-// configuration: the pool has the subnet of host-local, and keys that both plugins know stay. Tests call random
-// hostPorts, and nodePortMark has portmap's usual bit.
+// asTheirs is a script that tests of other projects call by the name of their plugin. It calls our plugin with an
+// equivalent configuration. The pool has the subnet of host-local, and keys that both plugins know stay unchanged. The
+// tests use random hostPorts, so nodePorts has all of them, and nodePortMark has portmap's usual bit.
 const asTheirs = `#!/bin/sh -e
 conf=$(jq -c '(.ipam.subnet | gsub("[./]"; "-")) as $pool | del(.ipam) + {type: "cni-ipvlan-vpc-k8s", interfaceIndex: 1,
 	hostInterface: "eth0", containerInterface: "eth1", ipMasq: true, nodePorts: "1:32767", nodePortMark: 1048576,
@@ -53,7 +54,8 @@ $conf
 END
 `
 
-// ipNetns is ip-netns(8) for the tests. When they make a namespace for a host, they get our node.
+// ipNetns is a script that the tests call as ip-netns(8). A test that makes a namespace for a host gets our node
+// instead.
 const ipNetns = `#!/bin/sh -e
 export %[3]s
 case "$1 $2 $3" in
@@ -66,7 +68,8 @@ exec %[1]s "$@"
 func newJudged(t *testing.T, dataPath string) *judged {
 	t.Helper()
 	nltest.Need(t, "root", "ipvlan", "nftables", "iptables")
-	// The first use of ip netns mounts /run/netns on itself. If our node were there before, it would then be busy.
+	// The first use of ip netns mounts /run/netns on itself. This fails if a namespace is mounted there, so do it
+	// before our node starts.
 	if out, err := exec.Command("sh", "-ec", "ip netns add judges; ip netns del judges").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

@@ -20,12 +20,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/judge"
 )
 
-// metaConflist is our chain followed by the reference plugins that work with it. bandwidth needs a veth as the pod's
-// interface, and sbr removes the default route from our interface.
+// metaConflist is our chain, followed by the reference plugins that work with it. bandwidth does not: it needs a veth
+// as the pod's interface. sbr does not: it removes the default route of our interface.
 //
 // The hostPort must be one of nodePorts. Otherwise the pod's rule on the node sends answers to other hosts back into
-// the pod. The mark of portmap's iptables backend must not be our bit. portmap also marks packets of other pods of
-// the subnet, which would then not be sent back into these pods.
+// the pod. The mark of portmap's iptables backend must not be the bit nodePortMark. portmap also marks packets of other
+// pods in the subnet, and the node would not send these packets back into their pods.
 const metaConflist = `{"cniVersion": "1.1.0", "name": "meta", "plugins": [
 	{"type": "cni-ipvlan-vpc-k8s-ipam", "interfaceIndex": 1, "secGroupIds": [], "subnetTags": {"kubernetes_kubelet": "true"}, "reuseIPWait": 0},
 	{"type": "cni-ipvlan-vpc-k8s-ipvlan"},
@@ -34,7 +34,7 @@ const metaConflist = `{"cniVersion": "1.1.0", "name": "meta", "plugins": [
 	{"type": "portmap", %s, "capabilities": {"portMappings": true}},
 	{"type": "firewall", "backend": "iptables"}]}`
 
-// TestMetaPlugins tests the life of a pod that ends with DEL, and of another pod that ends without DEL.
+// TestMetaPlugins runs the chain for a pod that ends with DEL, and then for a pod that ends without DEL.
 func TestMetaPlugins(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "iptables")
 	judgeMeta(t, "`dataPath` `ipvlan`, both backends")
@@ -51,7 +51,7 @@ func TestMetaPlugins(t *testing.T) {
 	}
 }
 
-// TestMetaRouted does the same with routed pods, which see who calls their hostPort.
+// TestMetaRouted is TestMetaPlugins with routed pods, which see the addresses of the callers of their hostPort.
 func TestMetaRouted(t *testing.T) {
 	nltest.Need(t, "root", "nftables", "iptables")
 	judgeMeta(t, "`dataPath` `veth`, both backends")
@@ -69,7 +69,7 @@ func TestMetaRouted(t *testing.T) {
 	}
 }
 
-// judgeMeta names the reference plugins as judges, by their CHECK.
+// judgeMeta records the reference plugins as judges: their CHECK judges our results.
 func judgeMeta(t *testing.T, judged string) {
 	t.Helper()
 	_, version := judge.Release(t, filepath.Join(peers, "portmap"))
@@ -113,15 +113,15 @@ func testMetaPlugins(t *testing.T, list *libcni.NetworkConfigList, kept bool) {
 		t.Fatal(err)
 	}
 	w.pod(t, "pod")
-	add("pod") // GC has deleted the other pod
+	add("pod") // GC has deleted the attachment of the pod sibling
 	do("GC", "another")
 	if d := cmp.Diff(after, w.rules(t)); d != "" {
 		t.Errorf("what is on the node when the second pod has gone; -want +got\n%s", d)
 	}
 }
 
-// works checks the effect of each plugin on a pod. It calls the pod's hostPort from other pods, and from a host, which
-// the pod must see with an address.
+// works checks the effect of each plugin on a pod. It calls the pod's hostPort from the pods in callers and from a host
+// of the VPC. The pod must see this call from the address host.
 func (w *world) works(
 	t *testing.T, result *types100.Result, hostPort uint16, callers []string, host netip.Addr,
 ) {

@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// dualStack is a node for pods with both families. Their links have this MTU, or that of their ENI if it is 0.
+// dualStack makes a node for pods with both families. The links of the pods have this MTU; 0: the MTU of their ENI.
 func dualStack(t *testing.T, mtu int) (*world, *libcni.NetworkConfigList, string) {
 	t.Helper()
 	nltest.Need(t, "root", "ipvlan", "nftables")
@@ -50,7 +50,7 @@ func (w *world) mtu(t *testing.T, e ec2sim.ENI, mtu int) {
 	}
 }
 
-// hasMTU checks the MTU of a link, and of its IPv6.
+// hasMTU checks the MTU of a link, and the link's MTU for IPv6.
 func hasMTU(t *testing.T, what string, l nl.Link, err error, mtu int) {
 	t.Helper()
 	if err != nil || l.MTU != mtu || l.MTU6 != mtu {
@@ -58,7 +58,7 @@ func hasMTU(t *testing.T, what string, l nl.Link, err error, mtu int) {
 	}
 }
 
-// TestMTUOfOthers: the boot ENI's MTU changes. Neither an ADD nor doctor changes an ENI that other pods use.
+// TestMTUOfOthers: the boot ENI's MTU changes. Neither an ADD nor doctor changes the MTU of an ENI that other pods use.
 func TestMTUOfOthers(t *testing.T) {
 	w, list, file := dualStack(t, 1400)
 	w.pod(t, "second")
@@ -102,8 +102,8 @@ func TestMTUOfOthers(t *testing.T) {
 	}
 }
 
-// TestMTU6OfSlaves: another program lowers the MTU of an ENI with a pod. CHECK and doctor find that the pod's IPv6
-// still has the old MTU, and doctor --fix corrects it.
+// TestMTU6OfSlaves: another program lowers the MTU of an ENI whose address a pod has. CHECK and doctor report that the
+// pod's link still has the old MTU for IPv6, and doctor --fix corrects it.
 func TestMTU6OfSlaves(t *testing.T) {
 	w, list, file := dualStack(t, 0)
 	_, enis := w.added(t, list, "pod")

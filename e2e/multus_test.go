@@ -23,10 +23,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// An apiServer answers what Multus asks of Kubernetes' API: the pod, and the networks of its namespace.
+// An apiServer answers the requests of Multus to the API server: for the pod, and for the networks in the pod's
+// namespace.
 type apiServer struct {
-	networks map[string]string // NetworkAttachmentDefinitions: configurations by name
-	asks     string            // the annotation of the pod
+	networks map[string]string // configurations of the NetworkAttachmentDefinitions, by name
+	asks     string            // the annotation in which the pod asks for networks
 	gone     atomic.Bool       // the pod is deleted
 }
 
@@ -60,9 +61,9 @@ func (a *apiServer) serve(t *testing.T, node *vpcsim.Instance) (kubeconfig strin
 	return kubeconfig
 }
 
-// TestMultus: Multus calls the plugins for one, two and three networks of a pod, and each interface answers. Multus'
-// own orders of the verbs succeed: CHECK and STATUS of the first network, GC with the attachments in its cache, and DEL
-// of all networks, even if the pod is deleted, and again.
+// TestMultus: Multus calls the plugins for one, two and three networks of a pod, and each interface answers. The verbs
+// also succeed as Multus orders them. It calls CHECK and STATUS for the first network, and GC with the attachments in
+// its cache. It calls DEL for all networks, also after the deletion of the pod, and a second time.
 func TestMultus(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	multus, err := filepath.Abs(".cache/cri/multus")
@@ -128,7 +129,8 @@ func TestMultus(t *testing.T) {
 	}
 }
 
-// multus returns Multus' configuration with the first network, and adds its program to the plugins.
+// multus returns Multus' configuration with first as the first network. It puts Multus' program into the directory of
+// the plugins.
 func (w *world) multus(t *testing.T, program, kubeconfig, first string) *libcni.NetworkConfigList {
 	t.Helper()
 	dir := t.TempDir()

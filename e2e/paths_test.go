@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// A mode is a way to use the plugins: the shipped conflist with some keys changed.
+// A mode is the shipped conflist with some keys changed, and the options of the scene in which it is tested.
 type mode struct {
 	name   string
 	change func(ipam, ptp map[string]any)
@@ -45,23 +45,23 @@ var modes = []mode{
 func asShipped(_, _ map[string]any) {}
 func routed(ipam, _ map[string]any) { ipam["dataPath"] = "veth" }
 
-// routedNamed gives the pairs of routed pods names for engines of NetworkPolicy.
+// routedNamed gives the pairs of routed pods the names that engines of NetworkPolicy expect.
 func routedNamed(ipam, ptp map[string]any) {
 	routed(ipam, nil)
 	ptp["vethPrefix"] = "eni"
 }
 
-// routedCousins makes the second pool of the node use the other data path.
+// routedCousins makes the pods of the second pool routed pods.
 func routedCousins(ipam, _ map[string]any) {
 	ipam["pools"].(map[string]any)["cousins"].(map[string]any)["dataPath"] = "veth"
 }
 
 func prefixes(ipam, _ map[string]any) { ipam["prefixDelegation"] = true }
 
-// byENI routes the internet through the ENI, as if it were a part of the VPC.
+// byENI sends packets to the internet through the ENI, like packets to the VPC.
 func byENI(ipam, _ map[string]any) { ipam["routeToCidrs"] = []string{"0.0.0.0/0"} }
 
-// onlyIPv6 uses prefixes of a subnet that has no IPv4.
+// onlyIPv6 uses prefixes of a subnet that has only IPv6.
 func onlyIPv6(ipam, _ map[string]any) {
 	prefixes(ipam, nil)
 	ipam["subnetTags"] = map[string]string{"family": "IPv6"}
@@ -106,8 +106,8 @@ func dropless(t *testing.T, s *paths.Scene) {
 	}
 }
 
-// scene creates the pods at the ends of the paths. The first node has two pods on one ENI, and one on an ENI of another
-// pool. The second node has one pod.
+// scene creates the pods at the ends of the paths. The first node has two pods on one ENI, and a pod on an ENI of
+// another pool. The second node has one pod.
 func (m mode) scene(t *testing.T) *paths.Scene {
 	t.Helper()
 	conflist, err := m.conflist()
@@ -122,7 +122,7 @@ func (m mode) scene(t *testing.T) *paths.Scene {
 	return s
 }
 
-// open makes two nodes with this conflist, without pods.
+// open makes two nodes with this conflist. They have no pods yet.
 func (m mode) open(t *testing.T, conflist []byte) *paths.Scene {
 	t.Helper()
 	m.Bin, m.Conflist, m.Further = programs(t), conflist, true
@@ -173,9 +173,9 @@ func (m mode) conflist() ([]byte, error) {
 	return json.Marshal(list)
 }
 
-// A matrix has the outcomes of all paths.
+// A matrix has the outcomes of all paths in all modes.
 type matrix struct {
-	columns []string // the modes
+	columns []string // the names of the modes
 	counts  map[cell]string
 }
 
@@ -185,7 +185,7 @@ type cell struct {
 	mode   string
 }
 
-// note fails the test unless all probes succeeded.
+// note records the result of a path, and fails the test unless all probes succeeded.
 func (m matrix) note(t *testing.T, c cell, r paths.Result) {
 	t.Helper()
 	m.counts[c] = fmt.Sprintf("%d/%d", len(r.Passed), r.Of)

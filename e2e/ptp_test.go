@@ -31,8 +31,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/repair"
 )
 
-// TestEgressBehindPTP chains the egress plugin behind upstream's ptp, whose pods have no address of ours. A client
-// reaches a partner by a router. Then the destinations change, and open connections do what docs/egress.md says.
+// TestEgressBehindPTP chains the egress plugin after upstream's ptp. The addresses of its pods are from another IPAM
+// plugin. A client reaches a partner through a router. Then the destinations change, and open connections behave as
+// docs/egress.md says.
 func TestEgressBehindPTP(t *testing.T) {
 	nltest.Need(t, "root", "nftables", "fou")
 	w := newPTP(t)
@@ -85,7 +86,7 @@ func TestEgressBehindPTP(t *testing.T) {
 	w.ends(router, "DEL")
 }
 
-// A ptpWorld is a node whose pods have the links of upstream's ptp, and a partner in a network beyond the node.
+// A ptpWorld has a node whose pods are connected by upstream's ptp, and a partner in a network beyond the node.
 type ptpWorld struct {
 	*testing.T
 	node, partner *nl.NS
@@ -136,7 +137,7 @@ func (w *ptpWorld) must(err error) {
 	}
 }
 
-// serve answers each byte with the address that the partner sees.
+// serve starts the partner's servers. They answer each byte with the address of the caller.
 func (w *ptpWorld) serve() error {
 	l, err := net.Listen("tcp4", ":80")
 	if err != nil {
@@ -156,7 +157,7 @@ func (w *ptpWorld) serve() error {
 	go func() {
 		b := make([]byte, 1)
 		for _, from, err := u.ReadFrom(b); err == nil; _, from, err = u.ReadFrom(b) {
-			_, _ = fmt.Fprintf(to{u, from}, "%s\n", from) // who gets no answer fails
+			_, _ = fmt.Fprintf(to{u, from}, "%s\n", from) // without the answer, the caller fails
 		}
 	}()
 	return nil
@@ -224,7 +225,7 @@ func (w *ptpWorld) do(verb string, p ptpPod) {
 			return w.cni.DelNetworkList(w.Context(), w.list, p.rt)
 		case "CHECK":
 			return w.cni.CheckNetworkList(w.Context(), w.list, p.rt)
-		case "GC": // the runtime knows no pod any more but the router
+		case "GC": // only the router's attachment is valid
 			return w.cni.GCNetworkList(w.Context(), w.list, &libcni.GCArgs{ValidAttachments: []types.GCAttachment{
 				{ContainerID: "id-router", IfName: "eth0"}}})
 		}
@@ -232,7 +233,7 @@ func (w *ptpWorld) do(verb string, p ptpPod) {
 	}))
 }
 
-// ends ends a pod, which must leave nothing.
+// ends runs a verb that ends a pod, and checks that nothing of the pod remains.
 func (w *ptpWorld) ends(p ptpPod, verb string) {
 	w.Helper()
 	w.do(verb, p)
@@ -249,7 +250,7 @@ func (w *ptpWorld) ends(p ptpPod, verb string) {
 	}
 }
 
-// proxy leads the packets to the Service to the router, as kube-proxy does.
+// proxy makes the node forward packets for the Service's address to the router, as kube-proxy does.
 func (w *ptpWorld) proxy(router netip.Addr) {
 	w.Helper()
 	w.must(nl.Wiring{{NS: w.node, Object: nl.Table{Family: "ip", Name: "services", Chains: []nl.Chain{
@@ -258,7 +259,7 @@ func (w *ptpWorld) proxy(router netip.Addr) {
 				nl.DNAT(netip.AddrPortFrom(router, egress.DefaultPort))}}}}}}}.Add())
 }
 
-// repair returns the changes of cni-tool repair.
+// repair runs cni-tool repair, and returns the changes that it reports.
 func (w *ptpWorld) repair() (did []string) {
 	w.Helper()
 	w.must(w.node.Do(func() (err error) { did, err = repair.Node(w.Context(), conf.Load(w.config)); return err }))
@@ -275,7 +276,7 @@ func (w *ptpWorld) dial(p ptpPod, network, to string) ptpCall {
 	w.Helper()
 	var c net.Conn
 	w.must(p.ns.Do(func() (err error) { c, err = net.DialTimeout(network, to, 5*time.Second); return err }))
-	w.Cleanup(func() { _ = c.Close() }) // it may be reset
+	w.Cleanup(func() { _ = c.Close() }) // the connection may be reset
 	return ptpCall{w, c, bufio.NewReader(c)}
 }
 

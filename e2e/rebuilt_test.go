@@ -22,8 +22,8 @@ const rebuiltConflist = `{"cniVersion": "1.1.0", "name": "rebuilt", "plugins": [
 	{"type": "cni-ipvlan-vpc-k8s-ipvlan"},
 	{"type": "cni-ipvlan-vpc-k8s-unnumbered-ptp", "hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true}]}`
 
-// TestRebuilt deletes the registry under running pods. CHECK succeeds before and after a collection or an ADD has
-// rebuilt the registry. No other pod gets the pods' addresses before their DEL.
+// TestRebuilt deletes the registry while pods run. CHECK succeeds before a collection or an ADD has rebuilt the
+// registry, and afterwards. No other pod gets an address of these pods before their DEL.
 func TestRebuilt(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	rebuilds := map[string]func(*world, *libcni.NetworkConfigList, *testing.T){
@@ -44,7 +44,7 @@ func TestRebuilt(t *testing.T) {
 				if err := os.RemoveAll(w.node.StateDir); err != nil {
 					t.Fatal(err)
 				}
-				w.verb(t, list, "CHECK", "a") // no process has rebuilt it yet
+				w.verb(t, list, "CHECK", "a") // no process has rebuilt the registry yet
 				rebuild(w, list, t)
 				w.verb(t, list, "CHECK", "a")
 				w.verb(t, list, "CHECK", "b")

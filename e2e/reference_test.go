@@ -45,8 +45,8 @@ var configurations = map[string]func() configuration{
 }
 
 // TestRepoReference compares the configuration reference with the code. Each key has an entry with its type, and each
-// entry has a key. A configuration with an entry's default means the same as one without the key. A configuration with
-// the entry's example does not.
+// entry has a key. A configuration with the default of an entry must have the same effect as one without the key. A
+// configuration with the entry's example must have another effect.
 func TestRepoReference(t *testing.T) {
 	entries := referenceEntries(t)
 	for plugin, empty := range configurations {
@@ -79,12 +79,12 @@ func TestRepoReference(t *testing.T) {
 // An entry is a line in a table of the reference.
 type entry struct{ path, kind, otherwise, example, since string }
 
-// inPool is the prefix of keys that only the pools of "pools" have.
+// inPool is the prefix of the path of keys that exist only in the values of "pools".
 const inPool = "pools.<name>."
 
 func (e entry) key() string { return strings.TrimPrefix(e.path, inPool) }
 
-// with adds the key with a JSON value to a configuration. Without a value, it adds only the parents of the key.
+// with returns a copy of config with the key and a JSON value. If value is empty, it adds only the parents of the key.
 func (e entry) with(config map[string]any, value string) map[string]any {
 	config = maps.Clone(config)
 	at := config
@@ -104,8 +104,8 @@ var (
 	heading = regexp.MustCompile(`^## (.*)$`)
 )
 
-// referenceEntries are the entries of each plugin by its type, which is the heading. The combined plugin has no entries
-// of its own, but those of the three plugins.
+// referenceEntries returns the entries of each plugin. Its type is the heading of its entries. The combined plugin has
+// the entries of the three plugins.
 func referenceEntries(t *testing.T) map[string][]entry {
 	t.Helper()
 	text, err := os.ReadFile(reference)
@@ -184,7 +184,7 @@ func jsonKind(t reflect.Type) string {
 	return "number"
 }
 
-// defaults compares the effects of values.
+// A defaults checks the entries of a plugin, by comparison of configurations.
 type defaults struct {
 	t       *testing.T
 	empty   func() configuration
@@ -202,7 +202,7 @@ func (d defaults) minimal() map[string]any {
 	return config
 }
 
-// check compares a configuration without the key, with its default, and with its example.
+// check compares a configuration without the entry's key with two others: with the key's default, and with its example.
 func (d defaults) check(e entry) {
 	if e.otherwise == "" {
 		d.checkRequired(e)
@@ -218,7 +218,8 @@ func (d defaults) check(e entry) {
 		configs = append(configs, c)
 	}
 	if !cmp.Equal(configs[0], configs[1], exactly...) {
-		// Without the key, the field is empty: compare what Validate has computed.
+		// Without the key, its field is empty. So empty this field in all configurations, and compare what Validate has
+		// computed.
 		for _, c := range configs {
 			clearKey(c, e.path)
 		}
@@ -246,7 +247,7 @@ var exactly = cmp.Options{
 	cmpopts.EquateComparable(netip.Prefix{}, netip.Addr{}),
 }
 
-// decode decodes strictly, and validates.
+// decode decodes a configuration strictly, and validates it.
 func (d defaults) decode(config map[string]any, into configuration) error {
 	b, err := json.Marshal(config)
 	if err != nil {

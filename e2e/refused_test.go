@@ -20,11 +20,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// The codes of refusals: the pod can never have what it asks for, or cannot have it now.
+// These are the error codes of refusals: never if the pod can never have what it asks for, later if it cannot have it
+// now.
 const never, later = 100, 11
 
-// TestRequestsRefused: a pod that asks for what it may not or cannot have gets an error with the key, the value and
-// what would be right. Nothing changes: neither in EC2, nor on the node, nor in the pod, nor in the other pod.
+// TestRequestsRefused: a pod asks for something that is forbidden or impossible. The error names the key, the value and
+// what would be right. Nothing changes in EC2, on the node, in the pod, or in the other pod.
 func TestRequestsRefused(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	text, err := os.ReadFile("conflist-examples/requests.conflist")
@@ -74,7 +75,7 @@ func TestRequestsRefused(t *testing.T) {
 		{"vm-1", `[{"ip": "192.168.0"}]`, never, `interface 1: ip: "192.168.0": want an address, for example 10.0.1.7`},
 		{"vm-1", `[{"ip": "2001:db8:0:101::7"}]`, never,
 			"ip: 2001:db8:0:101::7: pods of this network have no IPv6 addresses (ipFamilies)"},
-		// the address
+		// the key ip
 		{"vm-1", `[{"subnet": "subnet-1", "ip": "10.0.0.9"}]`, never,
 			"the pod asks for the address 10.0.0.9, which is in none of the subnets that the pod can use: " +
 				"subnet-1 192.168.0.0/24"},
@@ -95,7 +96,7 @@ func TestRequestsRefused(t *testing.T) {
 			"pod vm-1/pod asks for the address 192.168.0.50, which vm-1/beside has"},
 		{"vm-1", `[{}, {"subnet": "subnet-1", "ip": "192.168.0.50"}]`, later,
 			"interface 2: pod vm-1/pod asks for the address 192.168.0.50, which vm-1/beside has"},
-		// the ENI
+		// the key eni
 		{"vm-1", of(`[{"eni": %q}]`, far.ID), never,
 			of("the pod asks for %s, but the subnet of this ENI, subnet-far, is not in us-east-1a, the zone of this "+
 				"node", far.ID)},
@@ -109,7 +110,7 @@ func TestRequestsRefused(t *testing.T) {
 		{"vm-1", `[{"eni": "eni-1"}]`, never, "the pod asks for eni-1, but EC2 knows no such ENI"},
 		{"vm-1", of(`[{"eni": %q, "ip": "192.168.0.60"}]`, free), never,
 			of("the pod asks for %s, but this ENI does not have the address 192.168.0.60", free)},
-		// the subnet and the security groups
+		// the keys subnet and securityGroups
 		{"vm-1", `[{"subnet": "subnet-2"}]`, never,
 			"interface 1: subnet: subnet-2: allowed are subnet-1, subnet-far, subnet-else"},
 		{"vm-1", `[{"subnet": "subnet-far"}]`, never,
@@ -126,7 +127,7 @@ func TestRequestsRefused(t *testing.T) {
 		{"vm-1", `[{"exclusive": true}, {"exclusive": true}]`, later,
 			"pod vm-1/pod asks for 2 interfaces, which need 2 more ENIs: m5.large can have 3 ENIs, and this " +
 				"node has 2"},
-		// the namespace
+		// the pod's Kubernetes namespace
 		{"shop", of(`[{"eni": %q}]`, free), never, `requests does not allow the namespace "shop" to ask`},
 	} {
 		w.kubernetes = tt.namespace
@@ -154,7 +155,7 @@ func TestRequestsRefused(t *testing.T) {
 	w.verb(t, list, "CHECK", "beside")
 }
 
-// given creates an ENI for which pods may ask. params are further parameters of the call.
+// given creates an ENI for which pods may ask. The argument params has further parameters of the EC2 call.
 func (w *world) given(t *testing.T, subnet string, params map[string]string) ec2sim.ENI {
 	t.Helper()
 	call := map[string]string{"SubnetId": subnet, "TagSpecification.1.ResourceType": "network-interface",
@@ -182,9 +183,9 @@ func (w *world) bare(t *testing.T, pod string) {
 	}
 }
 
-// TestGivenUntouched checks that no collection (even with a new registry), no eni-gc and no remove-interface deletes or
-// changes an ENI that an operator has created for pods. The node attaches and detaches it. If an operator has moved it
-// to another instance meanwhile, it stays there.
+// TestGivenUntouched: no collection, eni-gc or remove-interface deletes or changes an ENI that an operator has created
+// for pods. This is true even with a new registry. The node only attaches and detaches the ENI. If an operator has
+// moved the ENI to another instance, it stays there.
 func TestGivenUntouched(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	list, err := libcni.ConfListFromFile("conflist-examples/requests.conflist")
@@ -215,7 +216,7 @@ func TestGivenUntouched(t *testing.T) {
 			t.Errorf("remove-interface: %v\n%s", err, out)
 		}
 	}
-	strays := func() { // eni-gc deletes only what it sees twice
+	strays := func() { // eni-gc deletes only ENIs that it has seen unattached in two runs
 		t.Helper()
 		if out := w.tool(t, "eni-gc", "--grace=20m", "--output=json"); strings.Contains(out, was.ID) {
 			t.Errorf("eni-gc:\n%s", out)

@@ -20,10 +20,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// documentedENI is the ENI in the documentation of requests.
+// documentedENI is the ID of the ENI in the examples of docs/nics.md.
 const documentedENI = "eni-0a281565676f746d4"
 
-// documentedPods returns the requests of the pods in the documentation. The first pod asks for nothing.
+// documentedPods returns the requests of the pods in docs/nics.md. The first pod asks for nothing.
 func documentedPods(t *testing.T) (asks []string) {
 	t.Helper()
 	text, err := os.ReadFile("docs/nics.md")
@@ -43,16 +43,16 @@ func documentedPods(t *testing.T) (asks []string) {
 	return asks
 }
 
-// A wanted describes the ENI that an interface must be on.
+// A wanted describes the ENI that an interface of a pod must use.
 type wanted struct {
 	subnet, ip string
 	groups     []string
-	given      bool // an operator has created it
-	exclusive  bool // its own link is in the pod
+	given      bool // an operator has created the ENI
+	exclusive  bool // the ENI's own link is in the pod
 }
 
-// TestRequests runs the pods of the documentation, each on its own node. Each of their interfaces is on the requested
-// ENI, answers from its own address, and ends with DEL.
+// TestRequests runs the pods of docs/nics.md, each on its own node. Each interface of a pod uses the requested ENI,
+// answers from its own address, and ends with DEL.
 func TestRequests(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	own := []string{"sg-1234", "sg-5678"}
@@ -79,7 +79,7 @@ func TestRequests(t *testing.T) {
 			w := v.launch(t, example{kubernetes: "vm-1"})
 			given := w.give(t)
 			ask = strings.ReplaceAll(ask, documentedENI, given)
-			// the address of another test's pod stays on its ENI
+			// Each test needs another address: an address stays on the ENI of an earlier test's pod.
 			ask = strings.ReplaceAll(ask, "192.168.0.12", wants[i][0].ip)
 			if ask != "" {
 				w.asks(ask)
@@ -100,10 +100,10 @@ func (w *world) give(t *testing.T) string {
 	return e.ID
 }
 
-// tryRequest tests the life of a pod with these interfaces.
+// tryRequest adds, checks and deletes a pod with these interfaces.
 func (w *world) tryRequest(t *testing.T, list *libcni.NetworkConfigList, given string, wants []wanted) {
 	t.Helper()
-	for range 2 { // a repeated ADD is the same
+	for range 2 { // a repeated ADD has the same result
 		added, err := w.call(list, "ADD", "pod")
 		if err != nil {
 			t.Fatal(err)
@@ -157,9 +157,9 @@ func (w *world) tryInterface(t *testing.T, result *types100.Result, i int, given
 	}
 }
 
-// TestFurtherNetworks adds a pod to three networks, one after another, as Multus does: the second by the capability
-// deviceID, the third by args.cni. Each interface answers. The DELs have different orders, and each leaves the others
-// alone.
+// TestFurtherNetworks adds a pod to three networks, one after the other, as Multus does. The pod asks for the second by
+// the capability deviceID, and for the third by args.cni. Each interface answers. The DELs run in different orders, and
+// no DEL changes the interfaces of the other networks.
 func TestFurtherNetworks(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	text, err := os.ReadFile("conflist-examples/requests.conflist")

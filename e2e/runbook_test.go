@@ -16,8 +16,8 @@ import (
 
 const runbookPage = "docs/operations.md"
 
-// TestRunbook checks that the programs can write each error that docs/operations.md quotes. "…" in a quotation stands
-// for a part that varies. Each part between two colons is an error of its own.
+// TestRunbook checks that the source has each error that docs/operations.md quotes. In a quotation, "…" stands for a
+// part that varies. Each part between two colons is an error of its own.
 func TestRunbook(t *testing.T) {
 	page, err := os.ReadFile(runbookPage)
 	if err != nil {
@@ -37,14 +37,14 @@ func TestRunbook(t *testing.T) {
 	}
 }
 
-// runbookCommand matches a command of the page, in a line of its own or in quotes.
+// runbookCommand matches a command of the page, on a line of its own or in backquotes.
 var runbookCommand = regexp.MustCompile("(?m)^    (?:  )?((?:cni-tool|ip|for|sysctl|nft) [^#\n]*)|`((?:cni-tool|" +
 	"ip|nft|sysctl|systemctl|journalctl|kubectl|aws|iptables|iptables-legacy|firewall-cmd|tailscale|" +
 	"ufw) [^`]*)`")
 
-// runbookStates has the entries of the page that name commands, by their beginning. The values are the files whose
-// tests make the state of the entry, and run its commands: transcripts of the tool, tests of this package, and others
-// with their path.
+// runbookStates has the entries of the page that name commands. A key is the beginning of an entry. The value has the
+// files with tests that make the state of the entry, and run its commands. A file without a path is a transcript of the
+// tool, or a test of this package.
 var runbookStates = map[string]string{
 	"## Look at a node": "sim_test.go limits.txtar support_bundle.txtar " +
 		"connectivity_test.txtar",
@@ -84,7 +84,7 @@ var runbookStates = map[string]string{
 	"### A VPN on the node":                   "packaging/testdata/tenants doctor_node.txtar",
 }
 
-// runOtherwise are commands of the page that tests write in other words.
+// runOtherwise has commands of the page that tests write in another form.
 var runOtherwise = map[string]string{
 	"cni-tool connectivity-test --p":  `"--peer",`,
 	"cni-tool connectivity-test --s":  `"--serve"`,
@@ -99,7 +99,7 @@ var runOtherwise = map[string]string{
 	"kubectl get pods -n kube-system": `p.Kubectl(ctx, "get", "pods", "-A"`,
 }
 
-// runByNoTest are commands of the page that no test runs, and why.
+// runByNoTest has commands of the page that no test runs, and the reasons.
 var runByNoTest = map[string]string{
 	"kubectl describe pod":             "it needs a cluster, and changes nothing",
 	"kubectl krew install":             "it needs krew; packaging's tests look at the manifest and the archive",
@@ -110,8 +110,8 @@ var runByNoTest = map[string]string{
 	"for id in $(crictl":               "it needs crictl, and the original plugin",
 }
 
-// asOperators matches the tool in a transcript, with options for files and programs that an operator has in their usual
-// places.
+// asOperators matches the tool in a transcript, with options for paths. An operator does not need these options,
+// because the files are in their usual places.
 var asOperators = regexp.MustCompile(`cni-ipvlan-vpc-k8s-tool( [a-z-]+)?(?: --(?:config|root|bin-dir)[ =]\S*)*`)
 
 // TestRunbookCommands checks that a test runs each command of docs/operations.md in the state of its entry.
@@ -140,7 +140,8 @@ func TestRunbookCommands(t *testing.T) {
 	}
 }
 
-// runbookEntries are the parts of the page by their beginning: a heading, or a symptom in bold.
+// runbookEntries returns the entries of the page. The key is the beginning of the entry: a heading, or a symptom in
+// bold.
 func runbookEntries(t *testing.T) map[string]string {
 	t.Helper()
 	entries, heading := map[string]string{}, ""
@@ -184,7 +185,7 @@ func read(t *testing.T, file string) string {
 	return string(b)
 }
 
-// ourSource returns the source that can make an ADD fail.
+// ourSource returns the source of all packages whose errors an ADD can return.
 func ourSource(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder

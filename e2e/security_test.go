@@ -16,8 +16,8 @@ import (
 	"testing"
 )
 
-// held has the tests that hold each statement of docs/security.md, by its first words. An advice needs none, and
-// neither does a limit of the protection.
+// held names the tests of each statement of docs/security.md. The key is the beginning of the statement. Statements
+// that advise the reader, or that name a limit of the protection, need no test.
 var held = map[string]string{
 	"No program listens on a port":           "TestListensNowhere",
 	"State is in `/run":                      "TestPermissions TestRebuilt",
@@ -67,8 +67,8 @@ var held = map[string]string{
 	"The plugins execute two other":        "TestListensNowhere",
 }
 
-// TestSecurityHeld checks that each statement of docs/security.md at the beginning of a point has existing tests in
-// held.
+// TestSecurityHeld checks that each point of docs/security.md that begins with a bold statement has an entry in held.
+// The tests of each entry must exist.
 func TestSecurityHeld(t *testing.T) {
 	text, err := os.ReadFile("docs/security.md")
 	if err != nil {
@@ -122,7 +122,8 @@ func testNames(t *testing.T) map[string]bool {
 	return all
 }
 
-// onNodes are the source files of the programs on nodes, and of all packages of this repository that they import.
+// onNodes returns the source files of the programs on nodes, and of all packages of this repository that the programs
+// import.
 func onNodes(t *testing.T) (files []string) {
 	t.Helper()
 	const programs = "./plugin/... ./ipam/... ./unnumbered-ptp/... ./tool/..."
@@ -146,7 +147,7 @@ func onNodes(t *testing.T) (files []string) {
 	return files
 }
 
-// list returns fields of the output of go list.
+// list returns the fields of the output of go list.
 func list(t *testing.T, format string, args ...string) []string {
 	t.Helper()
 	out, err := exec.Command("go", append([]string{"list", "-f", format}, args...)...).Output()
@@ -157,7 +158,7 @@ func list(t *testing.T, format string, args ...string) []string {
 }
 
 // TestListensNowhere: no program on a node listens on a socket, except connectivity-test while an operator runs it.
-// Only these files execute programs. The plugins are the first two.
+// Outside of tool, only the files in executing execute programs.
 func TestListensNowhere(t *testing.T) {
 	executing := map[string]bool{"plugin/delegate.go": false, "unnumbered-ptp/legacy/legacy.go": false}
 	listens := regexp.MustCompile(
@@ -192,7 +193,7 @@ func TestListensNowhere(t *testing.T) {
 	}
 }
 
-// TestNeverAsked: no program asks EC2 to take an address from another ENI, or to allow foreign sources of an ENI.
+// TestNeverAsked: no program asks EC2 to take an address from another ENI, or to turn off the source check of an ENI.
 func TestNeverAsked(t *testing.T) {
 	set := regexp.MustCompile(`\b(AllowReassignment|SourceDestCheck)"?\s*[:=]`)
 	for _, f := range onNodes(t) {
@@ -203,8 +204,8 @@ func TestNeverAsked(t *testing.T) {
 	}
 }
 
-// TestStatic: the programs in bin, which make builds first, need no library of the node, and contain no path of the
-// build machine.
+// TestStatic: the programs in bin need no shared library of the node, and contain no path of the build machine. make
+// builds them first.
 func TestStatic(t *testing.T) {
 	files, err := filepath.Glob("bin/cni-ipvlan-vpc-k8s*")
 	if err != nil || len(files) != 7 {
@@ -233,7 +234,8 @@ func TestStatic(t *testing.T) {
 	}
 }
 
-// TestInstallerHasNoAccount: the DaemonSets that install have neither an account at the API server nor a role.
+// TestInstallerHasNoAccount: the DaemonSets that install the suite have no access to the API server: neither a service
+// account nor a role.
 func TestInstallerHasNoAccount(t *testing.T) {
 	for _, file := range []string{"packaging/kubernetes/systemd.yaml", "packaging/kubernetes/maintain.yaml",
 		"packaging/chart/templates/daemonset.yaml"} {
@@ -251,7 +253,7 @@ func TestInstallerHasNoAccount(t *testing.T) {
 	}
 }
 
-// TestCollectsSoon: cni-gc.timer runs repair within seven minutes, and systemd adds only some seconds.
+// TestCollectsSoon: cni-gc.timer runs repair at least every seven minutes, plus the seconds that systemd may add.
 func TestCollectsSoon(t *testing.T) {
 	for file, lines := range map[string][]string{
 		"systemd/system/cni-gc.timer":   {"OnUnitActiveSec=5min", "RandomizedDelaySec=2min", "AccuracySec=10s"},

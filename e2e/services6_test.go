@@ -11,7 +11,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
 )
 
-// loops6 are the modes of a cluster without IPv4.
+// loops6 has the modes of the service loop in a cluster without IPv4.
 var loops6 = []mode{
 	{redirect, both(onlyIPv6, withServices), v6},
 	{"redirect, keepCaller", both(onlyIPv6, keepCaller(withServices)),
@@ -33,7 +33,8 @@ func TestServicesIPv6(t *testing.T) {
 	for i, loop := range loops6 {
 		t.Run(loop.name, func(t *testing.T) {
 			s := loop.serviceScene(t)
-			// the default has the same rules as in the cluster with both families
+			// The default mode has the same rules as in the cluster with both families, so it needs only one mode of
+			// kube-proxy.
 			for _, proxy := range proxiesOf(i + 1) {
 				t.Run(string(proxy), func(t *testing.T) {
 					column := string(proxy) + ", " + loop.name
@@ -57,7 +58,7 @@ func TestServicesIPv6(t *testing.T) {
 	t.Logf("probes that were right, by path, family and mode:\n%s", m.table(rows))
 }
 
-// uninvolved checks that the first pod has no netfilter rules unless it masquerades, and that the nodes sent no
+// uninvolved checks that the first pod has no netfilter tables unless it masquerades, and that the nodes sent no ICMP
 // redirects.
 func uninvolved(t *testing.T, s *paths.Scene, tracking bool) {
 	t.Helper()

@@ -15,7 +15,8 @@ import (
 
 const redirect = "redirect" // the default
 
-// loops are the modes of the service loop, each with its own scene, and the modes in which pods see their callers.
+// loops has the modes of the service loop, including those in which pods see the addresses of their callers. Each mode
+// has its own scene.
 var loops = []mode{
 	{redirect, withServices, dual},
 	{"redirect, keepCaller", keepCaller(withServices), paths.Options{Families: dual.Families, Kept: true}},
@@ -27,7 +28,8 @@ var loops = []mode{
 	{byPair, routedServices, paths.Options{Families: dual.Families, Kept: true, Tracking: true}},
 }
 
-// byPair is the data path without slaves. Pods see their callers, because the node translates only as kube-proxy does.
+// byPair is the data path of routed pods. They see the addresses of their callers, because only kube-proxy translates
+// addresses on the node.
 const byPair = "veth"
 
 func routedServices(ipam, ptp map[string]any) {
@@ -35,14 +37,16 @@ func routedServices(ipam, ptp map[string]any) {
 	routed(ipam, nil)
 }
 
-// wholeENI gives a whole ENI to the pods that are alone on their ENI. They call Services, and are backends of some.
+// wholeENI gives whole ENIs to the pods of the Kubernetes namespace cousins. They call Services, and are backends of
+// some Services.
 func wholeENI(ipam, ptp map[string]any) {
 	withServices(ipam, ptp)
 	ipam["requests"] = []map[string]any{{"namespaces": []string{"cousins"}, "exclusive": true}}
 	ipam["capabilities"] = map[string]bool{"io.kubernetes.cri.pod-annotations": true}
 }
 
-// withServices leads packets for Services to the node, because the IPv6 default route uses the ENI.
+// withServices makes packets for Services go to the node. Otherwise IPv6 packets would use the default route through
+// the ENI.
 func withServices(_, ptp map[string]any) { ptp["hostCidrs"] = kubeproxy.ServiceCIDRs() }
 
 func loopBy(way string) func(ipam, ptp map[string]any) {
@@ -59,8 +63,7 @@ func keepCaller(change func(ipam, ptp map[string]any)) func(ipam, ptp map[string
 	}
 }
 
-// TestServices tries every path to Services with each service loop and each mode of kube-proxy. All other paths must
-// still work.
+// TestServices tries each path to Services with each service loop and kube-proxy mode. All other paths must still work.
 func TestServices(t *testing.T) {
 	nltest.Need(t, "root", "nftables")
 	m := &matrix{counts: map[cell]string{}}
@@ -75,7 +78,7 @@ func TestServices(t *testing.T) {
 					serve(t, s, proxy)
 					m.tryAll(t, s, dual, column)
 					cousinsApart(t, s, loop.Annotations != nil)
-					if loop.name != byPair { // of which the node tracks all, and the pod nothing
+					if loop.name != byPair { // the node tracks all packets of routed pods, and the pods track none
 						direct{s}.untouched(t, !loop.Tracking)
 					}
 					if loop.name == redirect && proxy == proxiesOf(i)[0] {
@@ -93,7 +96,8 @@ func TestServices(t *testing.T) {
 	t.Logf("probes that were right, by path, family and mode:\n%s", m.table(rows))
 }
 
-// cousinsApart checks whether the pods that are alone on their ENI have its link.
+// cousinsApart checks whether a pod that is alone on its ENI has the ENI's link: it must if want is true, and else must
+// not.
 func cousinsApart(t *testing.T, s *paths.Scene, want bool) {
 	t.Helper()
 	for _, n := range s.Nodes {
@@ -108,7 +112,8 @@ func cousinsApart(t *testing.T, s *paths.Scene, want bool) {
 	}
 }
 
-// proxiesOf returns kube-proxy's modes for the nth service loop: both for the default, then one in turn, or every mode.
+// proxiesOf returns the kube-proxy modes for the nth service loop. The default loop gets all modes, and each other loop
+// gets one in turn; with the flag every, each loop gets all modes.
 func proxiesOf(nth int) []kubeproxy.Mode {
 	if *every || nth == 0 {
 		return kubeproxy.Modes
@@ -116,7 +121,7 @@ func proxiesOf(nth int) []kubeproxy.Mode {
 	return kubeproxy.Modes[nth%len(kubeproxy.Modes):][:1]
 }
 
-// tryAll tries all paths of these families, and fills a column.
+// tryAll tries all paths of the families in the options, and records the results in a column of the matrix.
 func (m *matrix) tryAll(t *testing.T, s *paths.Scene, o paths.Options, column string) {
 	t.Helper()
 	for _, f := range o.Families {
@@ -133,7 +138,7 @@ func (m *matrix) tryAll(t *testing.T, s *paths.Scene, o paths.Options, column st
 	}
 }
 
-// serviceScene has three pods on each node, which also answer as DNS servers.
+// serviceScene makes a scene with three pods on each node. Each pod also answers as a DNS server.
 func (m mode) serviceScene(t *testing.T) *paths.Scene {
 	t.Helper()
 	s := m.scene(t)

@@ -9,9 +9,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestSimBreaks types what a person does who breaks things in make sim. Pods call each other by name, a Service, and
-// the other node. EC2 throttles and denies, and another program changes ENIs. The programs report the faults, and after
-// their end everything works. Each line must succeed.
+// TestSimBreaks types commands of a person who tries out faults in make sim. Pods call each other by name, a Service,
+// and the other node. EC2 throttles and denies, and another program changes ENIs. The programs report the faults, and
+// after the end of the faults everything works. Each line must succeed.
 func TestSimBreaks(t *testing.T) {
 	nltest.Need(t, "root", "nftables")
 	for _, path := range []string{"ipvlan", "veth"} {
@@ -19,7 +19,7 @@ func TestSimBreaks(t *testing.T) {
 			script := simCalls
 			if path == "ipvlan" {
 				nltest.Need(t, "ipvlan")
-				script += simBreaks // EC2 does the same to both
+				script += simBreaks // faults of EC2 affect both data paths alike, so one is enough
 			}
 			c := sim(t, script, "-datapath", path)
 			if out, err := c.CombinedOutput(); err != nil {

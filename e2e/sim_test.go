@@ -23,7 +23,7 @@ const playground = "docs/playground.md"
 var (
 	simTranscript = regexp.MustCompile(`(?s)\n\$ make sim\n(.*?)\n` + "```")
 	simCommand    = regexp.MustCompile(`(?m)^node1# (.*)\n`)
-	// there is no terminal here
+	// bash prints these lines because the shell of the test has no terminal.
 	simShell = regexp.MustCompile(`(?m)^bash: (cannot set terminal process group|no job control).*\n`)
 	blanks   = regexp.MustCompile(`(?m) +$`)
 )
@@ -58,7 +58,7 @@ func TestSim(t *testing.T) {
 	}
 }
 
-// sim returns the command that make sim executes, in its own mount namespace, because it mounts over directories.
+// sim returns the command that make sim executes. It gets its own mount namespace, because it mounts over directories.
 func sim(t *testing.T, script string, args ...string) *exec.Cmd {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), "bin/shell", args...)
@@ -68,7 +68,7 @@ func sim(t *testing.T, script string, args ...string) *exec.Cmd {
 	return c
 }
 
-// playSim returns the output of make sim for these commands, up to the prompt after the last one.
+// playSim runs the commands in make sim, and returns the output up to the prompt after the last command.
 func playSim(t *testing.T, commands []string) string {
 	t.Helper()
 	c := sim(t, strings.Join(commands, "\n")+"\n", "-i")
@@ -82,9 +82,9 @@ func playSim(t *testing.T, commands []string) string {
 }
 
 // TestSimScript pipes a script to make sim, which must exit with the script's status. On a healthy node with pods,
-// doctor and the comparison of all sources find nothing, because they do not see other instances and the simulator.
-// Doctor reports a lost part of a young pod's network, and repair restores it. Doctor also reports losses in the pod.
-// After the deletion of the registry, status shows the pods by name.
+// doctor and status --diff find nothing, even though other instances and the simulator run beside the node. Doctor
+// reports a lost part of a young pod's network, and repair restores it. Doctor also reports losses in the pod. After
+// the deletion of the registry, status shows the pods by name.
 func TestSimScript(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	const script = `set -ex
@@ -119,7 +119,7 @@ exit 3
 	}
 }
 
-// TestRepoSimPipe pipes a script to make sim. On a kernel without ipvlan, the script must reach the VM.
+// TestRepoSimPipe pipes a script to make sim. On a kernel without ipvlan, make sim must pass the script to the VM.
 func TestRepoSimPipe(t *testing.T) {
 	nltest.Need(t, "root")
 	if os.Getenv("VM_KIND") != "uml" {
@@ -130,7 +130,7 @@ func TestRepoSimPipe(t *testing.T) {
 		"read -r line\nEOF \\ 'a\necho \"$line\"\nfalse": "EOF \\ 'a\n",
 	} {
 		c := exec.CommandContext(t.Context(), "make", "-s", "sim")
-		c.Env = append(os.Environ(), "MAKEFLAGS=") // not those of make test
+		c.Env = append(os.Environ(), "MAKEFLAGS=") // do not pass the flags of make test on
 		c.Stdin = strings.NewReader(script)
 		out, err := c.Output()
 		if failed := strings.HasSuffix(script, "false"); string(out) != want || (err != nil) != failed {
@@ -139,12 +139,12 @@ func TestRepoSimPipe(t *testing.T) {
 	}
 }
 
-// sameEachTime replaces times and the numbers of requests, and removes lines that appear only for a while.
+// sameEachTime replaces times and request numbers, and removes lines that appear only for a while.
 func sameEachTime(s string) string {
 	s = regexp.MustCompile(`(?m)^EC2 call unfinished for .*\n`).ReplaceAllString(s, "")
 	s = regexp.MustCompile(`request=\S+`).ReplaceAllString(s, "REQUEST")
 	s = regexp.MustCompile(`time=[0-9.]+ ms|time [0-9]+ms|= [0-9./]+ ms`).ReplaceAllString(s, "TIME")
-	// tool's TestDocsChecks counts them
+	// The number of checks does not matter here: TestDocsChecks of tool compares it with the docs.
 	s = regexp.MustCompile(`ok \(\d+ checks\)`).ReplaceAllString(s, "ok (ALL checks)")
 	return regexp.MustCompile(`(?m) +[0-9]+s$`).ReplaceAllString(s, " AGE")
 }

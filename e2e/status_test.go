@@ -16,14 +16,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// With the flag churn, TestStatusBeside takes its long form: at least 1,000 pods, and ten minutes of STATUS, twice a
+// With the flag churn, TestStatusBeside runs longer: for ten minutes and at least 1,000 pods, with a STATUS twice a
 // second:
 //
 //	go test -timeout 1h -exec "$PWD/nl/nltest/vm/exec" -run TestStatusBeside -v ./e2e -args -churn
 var churn = flag.Bool("churn", false, "TestStatusBeside: add and delete pods for ten minutes")
 
-// TestStatusBeside asks STATUS again and again while pods are added and deleted, collections release addresses, and
-// ADDs ask EC2 for others. No STATUS may fail, because a runtime would make the node NotReady.
+// TestStatusBeside runs STATUS again and again. At the same time, pods are added and deleted, collections release
+// addresses, and ADDs get new addresses from EC2. No STATUS may fail, because a runtime would make the node NotReady.
 func TestStatusBeside(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	const workers, collect = 4, 10
