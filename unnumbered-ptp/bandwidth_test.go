@@ -21,7 +21,7 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// A sink gets datagrams on port 8081.
+// A sink is a socket that gets datagrams on port 8081.
 type sink struct {
 	net.PacketConn
 	raw syscall.RawConn
@@ -41,7 +41,7 @@ func newSink(t *testing.T, n *nl.NS) (s sink) {
 	return s
 }
 
-// there reads the datagrams that have come, and returns their number.
+// there reads the datagrams that have arrived, and returns their number.
 func (s sink) there(t *testing.T) (n int) {
 	t.Helper()
 	must(t, s.raw.Control(func(fd uintptr) {
@@ -54,8 +54,8 @@ func (s sink) there(t *testing.T) (n int) {
 	return n
 }
 
-// count reads datagrams until there are enough. Until the number must, it waits up to a minute for each. Then it waits
-// half a second for any more.
+// count reads datagrams until it has as many as the argument enough says. While it has fewer than must, it waits up to
+// a minute for the next one. Afterwards it waits half a second for each.
 func count(t *testing.T, must, enough int, sinks []sink) (n int) {
 	t.Helper()
 	for last := time.Now(); n < enough; time.Sleep(time.Millisecond) {
@@ -75,7 +75,7 @@ func count(t *testing.T, must, enough int, sinks []sink) (n int) {
 
 const datagram, datagrams = 1000, 100
 
-// stream sends datagrams to port 8081, by IPv4 and IPv6, and returns how many.
+// stream sends n datagrams to port 8081 by IPv4 and n by IPv6, and returns their number.
 func stream(t testing.TB, from *nl.NS, to string, n int) int {
 	t.Helper()
 	for _, network := range []string{"udp4", "udp6"} {
@@ -94,11 +94,11 @@ func stream(t testing.TB, from *nl.NS, to string, n int) int {
 	return 2 * n
 }
 
-// A limited is a pod with limits, on a fabric with a service.
+// A limited is a pod with a limited bandwidth, on a fabric with Services.
 type limited struct {
 	*fabric
 	pod   *pod
-	sinks [3]sink // of the pod, the node, and another host
+	sinks [3]sink // of the pod, the node, and the other host
 	start time.Time
 }
 
@@ -117,15 +117,15 @@ func newLimited(t *testing.T, limit string) limited {
 		l.sinks[i] = newSink(t, n)
 	}
 	for _, way := range []way{limited.out, limited.in, limited.service} {
-		l.free(t, way, 1) // which learns the addresses of next hops
+		l.free(t, way, 1) // these packets make the kernels learn the MAC addresses of next hops
 	}
 	return l
 }
 
-// A way sends datagrams. It returns their number, and the sinks where they arrive.
+// A way sends datagrams in one direction. It returns their number, and the sinks that they should reach.
 type way func(l limited, n int) (sent int, to []sink)
 
-// out sends from the pod, by both of its links. in sends to it.
+// out sends from the pod through both of its links, and in sends to the pod.
 func (l limited) out(n int) (sent int, to []sink) {
 	return stream(l.t, l.pod.NS, otherAddr+":8081", n) + stream(l.t, l.pod.NS, nodeAddr+":8081", n), l.sinks[1:]
 }
@@ -139,7 +139,7 @@ func (l limited) service(n int) (sent int, to []sink) {
 	return stream(l.t, l.pod.NS, "172.20.0.16:80", 2*n), l.sinks[2:]
 }
 
-// free wants all datagrams to arrive.
+// free fails the test unless all datagrams arrive.
 func (l limited) free(t *testing.T, w way, n int) {
 	t.Helper()
 	sent, to := w(l, n)
@@ -148,8 +148,8 @@ func (l limited) free(t *testing.T, w way, n int) {
 	}
 }
 
-// TestBandwidth limits one direction of a pod. The pod gets a burst and little more, for both links and families
-// together. Packets of the service loop are not counted again. The other direction is not limited.
+// TestBandwidth limits one direction of a pod. A burst and little more passes, for both links and families together.
+// The limit counts packets of the service loop only once. The other direction is not limited.
 func TestBandwidth(t *testing.T) {
 	nltest.Need(t, "police")
 	const rate, burst = 1000, 128 << 10
@@ -184,7 +184,7 @@ func TestBandwidth(t *testing.T) {
 	}
 }
 
-// TestBandwidthLifecycle removes a limit: CHECK fails. DEL deletes the limits.
+// TestBandwidthLifecycle: after the removal of one limit, CHECK fails. DEL deletes the limits.
 func TestBandwidthLifecycle(t *testing.T) {
 	nltest.Need(t, "police")
 	l := newLimited(t, `{"egressRate": 8000000, "ingressRate": 8000000}`)
@@ -204,9 +204,9 @@ func TestBandwidthLifecycle(t *testing.T) {
 	}
 }
 
-// TestBandwidthBurst: for a pod without a burst, runtimes send such a large one that there would be no limit. The pod
-// gets the usual burst instead. CHECK accepts a pod with the runtime's burst, of an earlier release. A further ADD
-// replaces that burst.
+// TestBandwidthBurst: for a pod without a configured burst, a runtime sends a burst so large that nothing would be
+// limited. ADD then uses the default burst. CHECK accepts a pod of an earlier release that has the runtime's burst.
+// Another ADD replaces that burst.
 func TestBandwidthBurst(t *testing.T) {
 	nltest.Need(t, "police")
 	f := newFabric(t)

@@ -5,7 +5,7 @@ package ptp_test
 
 import "testing"
 
-// BenchmarkCommands measures each command without its process.
+// BenchmarkCommands measures each command in this process, without the start of a program.
 func BenchmarkCommands(b *testing.B) {
 	f := newFabric(b)
 	p := f.pod("pod1", "10.0.1.50")

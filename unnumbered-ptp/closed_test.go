@@ -21,7 +21,7 @@ const dnsVIP, dnsBackend = "172.20.0.99", otherAddr + ":9999"
 // nearVIP is a UDP Service whose backend is another pod of the node.
 const nearVIP, nearBackend = "172.20.0.98", pod2Addr + ":9999"
 
-// dns returns the rules of both Services.
+// dns returns kube-proxy's rules for both Services.
 func dns() (tables []nl.Object) {
 	for network, family := range map[string]string{"udp4": "ip", "udp6": "ip6"} {
 		var rules []nl.NFRule
@@ -36,14 +36,15 @@ func dns() (tables []nl.Object) {
 	return tables
 }
 
-// wayByNode gives a pod an IPv6 route by the veth, as a process with CAP_NET_ADMIN can.
+// wayByNode gives a pod an IPv6 default route through the node. A process with CAP_NET_ADMIN in the pod can add such a
+// route.
 func wayByNode(s scene, p *pod) {
 	s.add(p.NS, nl.Route{Dst: netip.MustParsePrefix("::/0"), Via: netip.MustParseAddr(sixth(nodeAddr)), Dev: "eth1",
 		Metric: 5000})
 }
 
-// attempts sends a datagram to the Service, and one to its backend by the veth. It returns those that have arrived,
-// with their source.
+// attempts sends a datagram to the Service, and one through the veth to the Service's backend. It returns the datagrams
+// that have arrived, with their sources.
 func (s scene) attempts(t *testing.T, p *pod, network string) (arrived []string) {
 	t.Helper()
 	server := bind(t, s.other, network, ":9999")
@@ -62,8 +63,8 @@ func (s scene) attempts(t *testing.T, p *pod, network string) (arrived []string)
 	}
 }
 
-// nearby sends a datagram to a Service whose backend is another pod of the node. It arrives, with the node's address.
-// rp_filter of the pod's link must be 0 for IPv4, because the way back begins in that pod's table.
+// nearby sends a datagram to a Service whose backend is another pod of the node. The datagram must arrive with the
+// node's address. For IPv4, rp_filter of the pod's link must be 0, because answers are routed by that pod's table.
 func (s scene) nearby(t *testing.T, p *pod, network string) {
 	t.Helper()
 	s.add(s.node, unchecked(p.result.Interfaces[1].Name)...)
@@ -77,9 +78,9 @@ func (s scene) nearby(t *testing.T, p *pod, network string) {
 	must(t, server.Close())
 }
 
-// TestClosed: another program removes a pod's rules from the node, or the routes of its table. Then no packet to the
-// VPC gets the node's address. Services work again after Restore. CHECK, Lost and Repair know the chain that drops the
-// packets.
+// TestClosed: another program removes a pod's rules from the node, or the routes of the pod's table. Then no packet of
+// the pod reaches the VPC with the node's address. After Restore, Services work again. CHECK, Lost and Repair know the
+// chain that drops the packets.
 func TestClosed(t *testing.T) {
 	for _, loop := range []string{"redirect", "masquerade"} {
 		s := newScene(t, [2]string{loop, loop})
@@ -144,8 +145,8 @@ func TestClosed(t *testing.T) {
 }
 
 // TestClosedBesideLoopless: a pod without a loop reaches the VPC with the node's address, even when pods with a loop
-// come. Once the node has had such a pod, a pod with a loop but without its rules does so, too. This ends once the node
-// has no pods, and RemoveShared has run.
+// are added. On such a node, a pod with a loop that has lost its rules also reaches the VPC with this address. This
+// ends when the node has no pods, and RemoveShared has run.
 func TestClosedBesideLoopless(t *testing.T) {
 	s := newScene(t, [2]string{"none", "redirect"})
 	s.add(s.node, dns()...)
@@ -181,14 +182,14 @@ func TestClosedBesideLoopless(t *testing.T) {
 	wayByNode(s, again)
 	s.add(again.NS, nl.Route{Dst: netip.MustParsePrefix("fd77::/64"), Via: netip.MustParseAddr(sixth(nodeAddr)),
 		Dev: "eth1"})
-	s.pods[1] = again // this pod sends the sentinel
+	s.pods[1] = again // attempts sends the sentinel from this pod
 	nltest.Shell(t, s.node, fmt.Sprintf(without, again.result.Interfaces[1].Name))
 	asNode("a pod with a loop, after the node had no pod", again, false)
 }
 
-// TestClosedChanged: the configuration has moved the default route from the ENI to the node. Older pods have the old
-// route. A firewall flushes the rules, or an older pod loses its pair. Then Repair does not close the newer pods' way
-// to the internet.
+// TestClosedChanged: the configuration has moved the default route from the ENI to the node, and an older pod still has
+// the old route. A firewall flushes the rules, or the older pod loses its pair. Then Repair must not cut off the newer
+// pods from the internet.
 func TestClosedChanged(t *testing.T) {
 	for name, older := range map[string]func(*fabric) *pod{
 		"a routed pod": func(f *fabric) *pod { return f.routed("older", pod3Addr, dual) },
@@ -215,7 +216,7 @@ func TestClosedChanged(t *testing.T) {
 			must(t, err)
 			reach("after Repair")
 			if name == "a routed pod" {
-				return // it ends without its pair
+				return // a routed pod cannot get its pair back
 			}
 			must(t, f.node.DelPair(nl.Link{Name: p.veth()}))
 			must(t, f.node.Do(func() error { return ptp.Repeat(t.Context(), &p.request) }))
@@ -228,15 +229,15 @@ func TestClosedChanged(t *testing.T) {
 	}
 }
 
-// TestClosedNewer: the configuration changes while a pod runs. The ADD of a newer pod keeps the older pod's ways by the
-// node: to the internet, to hostCidrs, and from a NodePort. After the end of the older pod, the next ADD makes the
-// table as if this pod had never been there.
+// TestClosedNewer: the configuration changes while a pod runs. After the ADD of a newer pod, the older pod's paths
+// through the node still work: to the internet, to hostCidrs, and from a NodePort. After the end of the older pod, the
+// next ADD makes the table as if the older pod had never existed.
 func TestClosedNewer(t *testing.T) {
 	services := []string{"172.20.0.0/16", "fd77::/64"}
 	itself := ""
 	for name, x := range map[string]struct {
 		older, newer setting
-		other, world string // source that the other host and the internet see for the older pod
+		other, world string // sources that the other host and the internet see in the older pod's packets
 	}{
 		"the default route becomes vpc": {setting{}, setting{route: "vpc", hosts: services}, itself, nodeAddr},
 		"the default route becomes host": {setting{route: "vpc", hosts: services}, setting{hosts: services}, itself,

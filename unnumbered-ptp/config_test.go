@@ -21,7 +21,7 @@ func FuzzConfigRead(f *testing.F) {
 		`{"HostInterface":"eth0","mtu":-0,"routeTableStart":-1,"nodePorts":null,"hostCidrs":[null],"runtimeConfig":{"bandwidth":{"ingressRate":1e9}}}`)...)
 }
 
-// TestVethPrefixes: each refused prefix has a reason.
+// TestVethPrefixes: the error for each refused prefix names the reason.
 func TestVethPrefixes(t *testing.T) {
 	for prefix, want := range map[string]string{
 		"": "", "eni": "", "cali": "", "x": "", "A0": "",
@@ -37,7 +37,7 @@ func TestVethPrefixes(t *testing.T) {
 	}
 }
 
-// TestSHA1 compares with the standard library, for lengths of up to several blocks.
+// TestSHA1 compares sha1 with the standard library, for texts of up to several blocks.
 func TestSHA1(t *testing.T) {
 	for n := range 200 {
 		text := strings.Repeat("pod.", n)[:n]

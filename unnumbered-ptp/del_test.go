@@ -15,8 +15,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// TestDelTogether: DEL deletes the pair and the link of the ipvlan plugin. It deletes nothing of another attachment,
-// and no links that other programs have put into groups.
+// TestDelTogether: DEL deletes the pair and the slave. It deletes nothing of another attachment, and no links that
+// other programs have put into the groups of links.
 func TestDelTogether(t *testing.T) {
 	f, _ := preparedTable(t)
 	p := f.grouped("pod2", "10.0.1.51")
@@ -47,9 +47,8 @@ func TestDelTogether(t *testing.T) {
 	}
 }
 
-// TestDelRefused runs DEL without the right to change anything. DEL fails and names what it
-// could not delete on the node, so the runtime calls it again. What it could not delete in
-// the pod stays.
+// TestDelRefused runs DEL without the right to change anything. DEL fails, and names what it could not delete on the
+// node, so that the runtime calls DEL again. In the pod, everything stays.
 func TestDelRefused(t *testing.T) {
 	f, _ := preparedTable(t)
 	p := f.grouped("pod2", "10.0.1.51")

@@ -10,9 +10,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestDirect sends traffic between a pod and the VPC, in both directions and on any port.
-// The kernel does not track it, and it meets no netfilter in the pod. Traffic to Services is tracked only
-// on the node. A pod that masquerades shows that the test would notice.
+// TestDirect sends traffic between a pod and the VPC, in both directions and on any port. Neither the node nor the pod
+// tracks it, and the pod has no netfilter hooks. Only the node tracks traffic to Services. The scene also has a pod
+// that masquerades: its traffic proves that the test can fail.
 func TestDirect(t *testing.T) {
 	s := newScene(t, [2]string{"redirect", "masquerade"})
 	p, sibling := s.pods[0], s.pods[1]

@@ -16,8 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// shipped returns the changes of the plugin with the shipped configuration, on a node with IPv4 and IPv6. once are
-// those of the first ADD, pod those of each pod.
+// shipped returns the changes of the plugin with the shipped configuration, on a node with IPv4 and IPv6. The result
+// once has the changes of the first ADD, and pod those of each pod's ADD.
 func shipped(t *testing.T) (once, pod nl.Wiring) {
 	const config = `{"hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true}`
 	r := asked(t, config, []string{"100.64.0.5/19", "2600:1f18:0:1::5/64"},
@@ -31,8 +31,7 @@ func shipped(t *testing.T) (once, pod nl.Wiring) {
 	return nodeWiring(s.request, s.node), pod
 }
 
-// TestDocs compares the section of docs/node.md with the wiring. Each sysctl must have a
-// reason there.
+// TestDocs compares a section of docs/node.md with the wiring. Each sysctl must have a reason in this section.
 func TestDocs(t *testing.T) {
 	const file = "../docs/node.md"
 	once, pod := shipped(t)
@@ -53,7 +52,7 @@ func TestDocs(t *testing.T) {
 	}
 }
 
-// TestDocsRouted compares the section about routed pods.
+// TestDocsRouted compares the section of docs/node.md about routed pods with the wiring.
 func TestDocsRouted(t *testing.T) {
 	const file = "../docs/node.md"
 	r := asked(t, `{"hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true}`,
@@ -68,7 +67,7 @@ func TestDocsRouted(t *testing.T) {
 	nltest.Section(t, file, "go test ./unnumbered-ptp -run TestDocsRouted -update", want, *update)
 }
 
-// routedScene returns what the ADD of a routed pod knows. index is that of the ENI's link.
+// routedScene returns the scene of a routed pod's ADD. The argument index is that of the ENI's link.
 func routedScene(r *plugin.Request[Config], index int) *scene {
 	r.Prev.Interfaces = []*types100.Interface{{Name: "ens6"}, {Name: "eth0", Sandbox: r.NetNS}}
 	for _, ip := range r.Prev.IPs {

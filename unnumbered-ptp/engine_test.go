@@ -19,10 +19,10 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// known is the name that engines expect for the link of the tests' pod.
+// known is the name by which engines of NetworkPolicy find the pair of the pod payments/web-0.
 var known = func() string { return fmt.Sprintf("eni%x", sha1.Sum([]byte("payments.web-0")))[:14] }()
 
-// sandbox makes a sandbox of the pod payments/web-0, without links.
+// sandbox makes a namespace without links as a sandbox of the pod payments/web-0.
 func (f *fabric) sandbox(name, addr string, more ...func(*types100.Result)) *pod {
 	f.t.Helper()
 	p := f.routed(name, addr, more...)
@@ -46,8 +46,8 @@ func (f *fabric) named(p *pod, want ...string) {
 	}
 }
 
-// TestVethPrefix adds, checks and deletes a pod with the name for engines, each twice. DEL needs neither that name nor
-// the key.
+// TestVethPrefix adds, checks and deletes a pod whose pair has the name for engines of NetworkPolicy, each twice. DEL
+// needs neither this name nor the key vethPrefix.
 func TestVethPrefix(t *testing.T) {
 	f := newFabric(t)
 	first := f.routed("first", "10.0.1.52", dual)
@@ -89,7 +89,7 @@ func TestVethPrefix(t *testing.T) {
 	}
 }
 
-// TestVethPrefixWithout: a pod has the usual name of a pair if the runtime does not name the pod, or if it has a slave.
+// TestVethPrefixWithout: the pair has its usual name if the runtime does not name the pod, or if the pod has a slave.
 func TestVethPrefixWithout(t *testing.T) {
 	f := newFabric(t)
 	p := f.sandbox("pod1", pod1Addr)
@@ -106,7 +106,7 @@ func TestVethPrefixWithout(t *testing.T) {
 	}
 }
 
-// TestVethPrefixChanged: a pair keeps its name when the key is added, changed or removed.
+// TestVethPrefixChanged: a pair keeps its name when the key vethPrefix is added, changed or removed.
 func TestVethPrefixChanged(t *testing.T) {
 	f := newFabric(t)
 	for i, made := range []string{"", "eni", "cali"} {
@@ -132,15 +132,16 @@ func TestVethPrefixChanged(t *testing.T) {
 			same(t, fmt.Sprintf("made with %q, now %q", made, now), before, nltest.Dump(t, f.node, p.NS))
 		}
 		must(t, f.DEL(p))
-		if i > 0 { // the first pod has made what serves all pods
+		if i > 0 { // the first pod has added the objects that serve all pods
 			same(t, fmt.Sprintf("made with %q: DEL", made), bare, nltest.Dump(t, f.node))
 		}
 	}
 }
 
-// TestVethPrefixTaken: the pair of an earlier sandbox still has the name. The ADD of the next sandbox fails, and the
-// runtime tries it again. Neither this ADD nor its DEL takes anything from the earlier sandbox. The earlier pair goes
-// by its own DEL, or by a collection that does not keep it. A late second DEL takes nothing from the next sandbox.
+// TestVethPrefixTaken: the pair of an earlier sandbox still has the name. The ADD of the next sandbox fails with an
+// error after which the runtime repeats it. Neither this ADD nor the next sandbox's DEL changes the earlier sandbox.
+// The earlier pair is deleted by its own DEL, or by a collection without its attachment. A late second DEL of the
+// earlier sandbox does not change the next sandbox.
 func TestVethPrefixTaken(t *testing.T) {
 	f := newFabric(t)
 	for name, end := range map[string]func(earlier, next *pod) error{
@@ -175,7 +176,7 @@ func TestVethPrefixTaken(t *testing.T) {
 	}
 }
 
-// tryAgain wants an error after which a runtime repeats the ADD, with all the words.
+// tryAgain fails the test unless err has the code after which a runtime repeats an ADD, and all the words.
 func tryAgain(t *testing.T, err error, words ...string) {
 	t.Helper()
 	e, is := errors.AsType[*plugin.Error](err)
@@ -190,8 +191,8 @@ func tryAgain(t *testing.T, err error, words ...string) {
 }
 
 // TestVethPrefixOthers: a link of another program has the name, or a pair of an unfinished ADD. A collection deletes
-// only such a pair, and only if its attachment is not valid. The DEL of this attachment deletes it, that of another
-// sandbox does not.
+// only the pair, and only if its attachment is not valid. The DEL of this attachment deletes the pair, but the DEL of
+// another sandbox does not.
 func TestVethPrefixOthers(t *testing.T) {
 	f := newFabric(t)
 	p := f.sandbox("pod1", pod1Addr)
@@ -202,7 +203,7 @@ func TestVethPrefixOthers(t *testing.T) {
 	must(t, err)
 	must(t, f.DEL(p))
 	q := f.sandbox("pod2", pod2Addr)
-	must(t, f.ADD(q)) // makes what serves all pods
+	must(t, f.ADD(q)) // adds the objects that serve all pods
 	must(t, f.DEL(q))
 	bare := nltest.Dump(t, f.node)
 
@@ -236,8 +237,8 @@ func TestVethPrefixOthers(t *testing.T) {
 	must(t, f.DEL(q))
 }
 
-// TestVethPrefixLoss: what the node has lost of such a pod is reported and restored. A pod without its pair counts as
-// lost, even if the next sandbox's pair has the name. Nothing is then added to that pair.
+// TestVethPrefixLoss: objects of such a pod that the node has lost are reported and restored. A pod without its pair
+// counts as lost, even if the pair of the next sandbox has the name. Restore then adds nothing to that pair.
 func TestVethPrefixLoss(t *testing.T) {
 	f := newFabric(t)
 	p := f.sandbox("pod1", pod1Addr, dual)
@@ -277,8 +278,9 @@ func TestVethPrefixLoss(t *testing.T) {
 	}
 }
 
-// TestVethPrefixUnnamed: another program removes the name by which commands find a pair. CHECK reports that. Restore
-// and a second ADD put the name back, even if the key changes. A collection keeps the pair, and DEL deletes it.
+// TestVethPrefixUnnamed: another program removes the usual name of a pair, by which commands find it. CHECK reports the
+// loss. Restore and a second ADD put the name back, even if the key changes. A collection keeps the pair, and DEL
+// deletes it.
 func TestVethPrefixUnnamed(t *testing.T) {
 	f := newFabric(t)
 	first := f.routed("first", "10.0.1.52", dual)

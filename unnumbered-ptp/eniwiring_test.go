@@ -19,10 +19,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// oneENI and otherENI are indices of links whose ENIs try the same number first.
+// oneENI and otherENI are indices of the links of two ENIs that try the same mark number first.
 const oneENI, otherENI = 103, 103 + mostENIs
 
-// enis makes a namespace with two links of these indices.
+// enis makes a namespace with two links that have these indices.
 func enis(t *testing.T) (n *nl.NS, path string) {
 	t.Helper()
 	nltest.Need(t, "nftables")
@@ -50,7 +50,7 @@ func shell(t *testing.T, n *nl.NS, command string) (out string) {
 
 func markOf(index int) eniMark { return eniMark{index, nl.Families, true} }
 
-// marks adds the marks of ENIs.
+// marks adds and checks the marks of ENIs, given by the indices of their links.
 func marks(t *testing.T, n *nl.NS, indices ...int) {
 	t.Helper()
 	for _, i := range indices {
@@ -63,7 +63,7 @@ func marks(t *testing.T, n *nl.NS, indices ...int) {
 	}
 }
 
-// has wants these ENIs to have these numbers, and no others.
+// has fails the test unless the ENIs have exactly the numbers in want.
 func has(t *testing.T, n *nl.NS, want map[uint32]int) {
 	t.Helper()
 	for number := range uint32(mostENIs) {
@@ -96,7 +96,7 @@ func has(t *testing.T, n *nl.NS, want map[uint32]int) {
 	}
 }
 
-// TestMarkNumbers: each ENI tries each number once, and each number fits into the mask.
+// TestMarkNumbers: each ENI tries each number once, and each number fits into the mask of the mark.
 func TestMarkNumbers(t *testing.T) {
 	for _, index := range []int{0, 1, 2, 254, 255, 256, oneENI, otherENI, 1<<24 - 1, 1<<31 - 1} {
 		all := markOf(index).numbersToTry()
@@ -112,7 +112,7 @@ func TestMarkNumbers(t *testing.T) {
 	}
 }
 
-// TestMarkCollides: two ENIs that try the same number first get different ones, however often they are added.
+// TestMarkCollides: two ENIs that try the same number first get different numbers, even if their marks are added again.
 func TestMarkCollides(t *testing.T) {
 	n, _ := enis(t)
 	if err := markOf(oneENI).Check(n); !errors.Is(err, fs.ErrNotExist) {
@@ -122,7 +122,7 @@ func TestMarkCollides(t *testing.T) {
 	has(t, n, map[uint32]int{104: oneENI, 105: otherENI})
 }
 
-// TestMarkAtOnce: processes that add two such ENIs at the same time agree on the numbers.
+// TestMarkAtOnce: processes that add the marks of two such ENIs at the same time agree on the numbers.
 func TestMarkAtOnce(t *testing.T) {
 	n, path := enis(t)
 	for range 20 {
@@ -150,8 +150,8 @@ func TestMarkAtOnce(t *testing.T) {
 	}
 }
 
-// TestMarkLost removes tables and rules. If tables or rules are left, each ENI gets its number back. No ENI gets a
-// number whose rule leads to the table of another ENI, while the link of that is there.
+// TestMarkLost removes tables and rules. If tables or rules remain, each ENI gets its old number. No ENI gets a number
+// whose rule leads to the table of another ENI, as long as the link of that ENI exists.
 func TestMarkLost(t *testing.T) {
 	const all = "inet cni_ipvlan_vpc_k8s._enis"
 	const rules = "ip rule flush proto 72; ip -6 rule flush proto 72; "
@@ -190,8 +190,8 @@ func TestMarkLost(t *testing.T) {
 	}
 }
 
-// TestMarkOwnLast: an ENI that restores all branches restores its own last. The kernel numbers chains in the order in
-// which it gets them.
+// TestMarkOwnLast: Add of an ENI's mark restores the chains of all ENIs, its own last. The test sees this in the
+// handles, because the kernel numbers chains in the order of their creation.
 func TestMarkOwnLast(t *testing.T) {
 	for _, own := range []int{oneENI, otherENI} {
 		n, _ := enis(t)
@@ -209,7 +209,7 @@ func TestMarkOwnLast(t *testing.T) {
 	}
 }
 
-// TestMarkFull: all numbers are in use by other tables. The error says where to look, and an ENI with a number keeps
+// TestMarkFull: other tables use all numbers. The error says where to look, and an ENI that already has a number keeps
 // it.
 func TestMarkFull(t *testing.T) {
 	n, _ := enis(t)
@@ -234,7 +234,7 @@ func TestMarkFull(t *testing.T) {
 	has(t, n, map[uint32]int{104: oneENI, 103: otherENI})
 }
 
-// TestMarkFreed: ENIs that are gone have all marks. A collection frees these.
+// TestMarkFreed: all marks belong to ENIs whose links are gone. A collection frees these marks.
 func TestMarkFreed(t *testing.T) {
 	n, _ := enis(t)
 	marks(t, n, oneENI)
@@ -243,7 +243,7 @@ func TestMarkFreed(t *testing.T) {
 		if number+1 != 104 {
 			fmt.Fprintf(&all, "add chain inet cni_ipvlan_vpc_k8s._enis mark_%d\n"+
 				"add element inet cni_ipvlan_vpc_k8s._enis branches { %d : goto mark_%[1]d }\n",
-				number+1, nl.RoutedGroup(1000+number)) // no link has this index any more
+				number+1, nl.RoutedGroup(1000+number)) // no link has this index
 		}
 	}
 	shell(t, n, "nft -f - <<'END'\n"+all.String()+"END\n")
@@ -257,7 +257,8 @@ func TestMarkFreed(t *testing.T) {
 	has(t, n, map[uint32]int{104: oneENI, 105: otherENI})
 }
 
-// TestMarkGone: what belongs to an ENI goes with its link. Rules of other ENIs and of other programs stay.
+// TestMarkGone: when the link of an ENI is gone, RemoveGone deletes the ENI's objects. Rules of other ENIs and of other
+// programs stay.
 func TestMarkGone(t *testing.T) {
 	for name, lose := range map[string]string{"all": "true", "no rules": "ip rule flush proto 72",
 		"another rule": "nft add rule inet cni_ipvlan_vpc_k8s._enis mark_104 counter"} {

@@ -37,7 +37,7 @@ const (
 	internet  = "198.51.100.1"
 )
 
-// bare deletes all pairs of the node, and then what serves all pods.
+// bare deletes all pairs of the node, and then the objects that serve all pods.
 func (f *fabric) bare() {
 	f.t.Helper()
 	links, err := f.node.Links()
@@ -52,7 +52,7 @@ func (f *fabric) bare() {
 	}
 }
 
-// sixth returns the IPv6 address that belongs to an IPv4 address of the VPC.
+// sixth returns the IPv6 address that tests use together with an IPv4 address of the VPC.
 func sixth(addr string) string {
 	b := strings.Split(addr, ".")
 	return "fd00:0:" + b[2] + "::" + b[3]
@@ -65,7 +65,7 @@ func newFabric(t testing.TB) *fabric {
 	f.node, _ = nltest.NS(t, "node")
 	f.other, _ = nltest.NS(t, "other")
 	for _, n := range []*nl.NS{f.router, f.node, f.other} {
-		// Otherwise a new link has no address for two seconds, and cannot ask for its neighbors.
+		// Without this, a new link has a tentative address for two seconds, and cannot ask for its neighbors.
 		f.add(n, nl.Sysctl{Key: "net/ipv6/conf/default/accept_dad", Value: "0"})
 	}
 	f.add(f.router, nl.Addr{Prefix: netip.MustParsePrefix(internet + "/32"), Dev: "lo"})
@@ -81,11 +81,11 @@ func newFabric(t testing.TB) *fabric {
 	return f
 }
 
-// check makes the router check the sources of packets from some links.
+// check makes the router drop packets from these links whose source is outside of the prefix.
 func (f *fabric) check(prefix string, links ...string) {
 	f.t.Helper()
 	p := netip.MustParsePrefix(prefix)
-	// wide enough, as sixth writes decimal bytes as hexadecimal groups
+	// The IPv6 prefix is wide enough for this: sixth writes decimal bytes as hexadecimal groups.
 	p6 := netip.PrefixFrom(netip.MustParseAddr(sixth(p.Addr().String())), 128-(32-p.Bits())*2)
 	local := []netip.Prefix{netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("::/128")}
 	var rules []nl.NFRule
@@ -107,7 +107,7 @@ func (f *fabric) add(n *nl.NS, objects ...nl.Object) {
 	}
 }
 
-// plug attaches an ENI. If it is a host's own, plug gives it an address and the default
+// plug attaches an ENI to the namespace n. If addr is not empty, plug also gives the link this address and the default
 // routes.
 func (f *fabric) plug(eni, gateway string, n *nl.NS, link, addr string) {
 	f.t.Helper()
@@ -131,7 +131,7 @@ func (f *fabric) plug(eni, gateway string, n *nl.NS, link, addr string) {
 	}
 }
 
-// A pod is a container, with what the plugins know of it.
+// A pod is the namespace of a container, and the data that the plugins get about it.
 type pod struct {
 	*nl.NS
 	addr    string
@@ -143,7 +143,7 @@ type pod struct {
 
 var config = ptp.Config{HostInterface: "eth0", ContainerInterface: "eth1", IPMasq: true}
 
-// pod makes a namespace with an eth0 that is in no group, as an earlier release or another plugin does.
+// pod makes a namespace with an eth0 in no group of links, as pods of an earlier release or another plugin have it.
 func (f *fabric) pod(name, addr string, more ...func(*types100.Result)) *pod {
 	f.t.Helper()
 	p := f.unconnected(name, addr, more...)
@@ -151,7 +151,7 @@ func (f *fabric) pod(name, addr string, more ...func(*types100.Result)) *pod {
 	return p
 }
 
-// grouped makes a namespace with an eth0 in the group that the plugin uses.
+// grouped makes a namespace with an eth0 in the group of links that the ipvlan plugin uses.
 func (f *fabric) grouped(name, addr string) *pod {
 	f.t.Helper()
 	p := f.unconnected(name, addr)
@@ -159,7 +159,7 @@ func (f *fabric) grouped(name, addr string) *pod {
 	return p
 }
 
-// unconnected makes a namespace.
+// unconnected makes the namespace of a pod, without an eth0.
 func (f *fabric) unconnected(name, addr string, more ...func(*types100.Result)) *pod {
 	f.t.Helper()
 	n, path := nltest.NS(f.t, name)
@@ -193,7 +193,7 @@ func (f *fabric) connect(p *pod, group uint32) {
 	}
 }
 
-// slave calls the ipvlan plugin.
+// slave runs the ADD of the ipvlan plugin.
 func (f *fabric) slave(p *pod) (res *types100.Result) {
 	r := plugin.Request[ipvlan.Config]{Network: "net", Attachment: p.request.Attachment, NetNS: p.request.NetNS,
 		Prev: p.request.Prev}
@@ -206,11 +206,11 @@ func (f *fabric) slave(p *pod) (res *types100.Result) {
 	return res
 }
 
-// link stands in for the ipvlan plugin.
+// link makes eth0 as a veth to the router, on a kernel without ipvlan.
 func (f *fabric) link(p *pod, addr string) {
 	eni := "pod" + addr[len("10.0."):]
 	f.add(f.router, nl.Veth{Name: eni, Peer: "eth0", PeerNS: p.NS, MTU: 9001},
-		nl.Sysctl{Key: "net/ipv4/conf/" + eni + "/proxy_arp", Value: "1"}) // so that its siblings reach it
+		nl.Sysctl{Key: "net/ipv4/conf/" + eni + "/proxy_arp", Value: "1"}) // so that other pods of the ENI reach it
 	for _, c := range p.request.Prev.IPs {
 		a, _ := netip.AddrFromSlice(c.Address.IP)
 		gw, _ := netip.AddrFromSlice(c.Gateway)
@@ -218,7 +218,7 @@ func (f *fabric) link(p *pod, addr string) {
 		bits, _ := c.Address.Mask.Size()
 		f.add(f.router, nl.Addr{Prefix: netip.PrefixFrom(gw, gw.BitLen()), Dev: eni, NoDAD: true},
 			nl.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Dev: eni})
-		if a.Is6() { // siblings are reached by way of the router
+		if a.Is6() { // other pods of the ENI are reached through the router
 			bits = 128
 			f.add(p.NS, nl.Route{Dst: netip.PrefixFrom(gw, 128), Dev: "eth0"})
 		}
@@ -275,7 +275,7 @@ func (f *fabric) DEL(p *pod) error {
 	return f.in(p, func(r *plugin.Request[ptp.Config]) error { return ptp.Commands().Del(f.t.Context(), r) })
 }
 
-// CHECK is called with the final result.
+// CHECK runs CHECK with the final result of ADD.
 func (f *fabric) CHECK(p *pod) error {
 	return f.in(p, func(r *plugin.Request[ptp.Config]) error {
 		r2 := *r

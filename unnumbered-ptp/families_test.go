@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// TestFamilies: ADD refuses a pod with a family that the node does not have, and makes nothing. It accepts a pod with
-// fewer families than the node.
+// TestFamilies: ADD refuses a pod with a family that the node does not have, and changes nothing. It accepts a pod with
+// only one of the node's families.
 func TestFamilies(t *testing.T) {
 	only6 := func(r *types100.Result) { dual(r); r.IPs, r.Routes = r.IPs[1:], r.Routes[1:] }
 	none := func(*types100.Result) {}
@@ -27,7 +27,7 @@ func TestFamilies(t *testing.T) {
 	for _, c := range []struct {
 		node   string
 		pod    func(*types100.Result)
-		lacks  string // the family for which the pod is refused
+		lacks  string // the family that the error names
 		advice string
 	}{
 		{without6, none, "", ""},
@@ -68,8 +68,8 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// TestDisabledByDefault: the node has IPv6 on hostInterface, but not on new links. ADD enables it on the links of pods
-// with IPv6.
+// TestDisabledByDefault: IPv6 is enabled on hostInterface, but disabled by default on new links. ADD enables it on the
+// links of pods with IPv6.
 func TestDisabledByDefault(t *testing.T) {
 	f := newFabric(t)
 	f.add(f.node, nl.Sysctl{Key: "net/ipv6/conf/default/disable_ipv6", Value: "1"})

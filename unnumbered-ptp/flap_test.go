@@ -12,9 +12,9 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// TestAddressFlaps removes an address of the node, and adds it again. With the address, the
-// kernel removes its routes, and the source of IPv6 routes. These must come back with the
-// address. Services answer even before.
+// TestAddressFlaps removes an address of the node, and adds it again. Together with the address, the kernel removes its
+// routes, and the source of IPv6 routes. After the address is back, these must be restored. Services answer even before
+// that.
 func TestAddressFlaps(t *testing.T) {
 	for _, loop := range loopsOfAll {
 		t.Run(loop, func(t *testing.T) {
@@ -41,7 +41,7 @@ func TestAddressFlaps(t *testing.T) {
 	}
 }
 
-// serves checks that a Service answers a pod, by either family.
+// serves checks that a Service answers a pod in both families.
 func (s *scene) serves(t *testing.T, p *pod) {
 	t.Helper()
 	for _, network := range []string{"tcp4", "tcp6"} {
@@ -52,8 +52,8 @@ func (s *scene) serves(t *testing.T, p *pod) {
 	}
 }
 
-// TestAddressFlapsOfHeirs removes and adds an address of the node. Two pods have had one address, because the first was
-// never deleted. The restored route must be the later pod's.
+// TestAddressFlapsOfHeirs removes and adds an address of the node. Several pods have got one address in turn, because
+// the earlier ones were never deleted. The restored route must lead to the last pod.
 func TestAddressFlapsOfHeirs(t *testing.T) {
 	f := newFabric(t)
 	var heir *pod

@@ -23,7 +23,8 @@ import (
 // furtherAddr is an address of the node's other ENI for pods.
 const furtherAddr = "10.0.3.50"
 
-// and adds a NIC with another address, in both families, to a result of the ipam plugin.
+// and returns a function that adds a NIC with an address, and the matching IPv6 address, to a result of the ipam
+// plugin.
 func and(addr string) func(*types100.Result) {
 	return func(res *types100.Result) {
 		more := ipamResult(addr)
@@ -36,7 +37,7 @@ func and(addr string) func(*types100.Result) {
 	}
 }
 
-// several is a pod with a NIC for each address, by one ADD of the ipvlan plugin.
+// several makes a pod with a NIC for each address, by one ADD of the ipvlan plugin.
 func (f *fabric) several(name, addr string, more ...string) *pod {
 	f.t.Helper()
 	nltest.Need(f.t, "ipvlan")
@@ -48,7 +49,7 @@ func (f *fabric) several(name, addr string, more ...string) *pod {
 	return p
 }
 
-// attached is another attachment of a pod, after the ADD of the ipvlan plugin.
+// attached makes another attachment of a pod, up to the ADD of the ipvlan plugin.
 func (f *fabric) attached(p *pod, network, ifName, addr string) *pod {
 	f.t.Helper()
 	nltest.Need(f.t, "ipvlan")
@@ -87,7 +88,7 @@ func (f *fabric) ipvlan(
 	return f.node.Do(func() error { return command(ipvlan.Commands(nil), &r) })
 }
 
-// delete runs the DEL of both plugins twice.
+// delete runs the DELs of both plugins, twice.
 func (f *fabric) delete(p *pod, prev *types100.Result) {
 	f.t.Helper()
 	p.request.Prev = prev
@@ -97,7 +98,8 @@ func (f *fabric) delete(p *pod, prev *types100.Result) {
 	}
 }
 
-// reached wants the node and the other host to reach an address of a pod, in both families, with their own addresses.
+// reached checks that the node and the other host reach an address of a pod, in both families. The pod must see their
+// own addresses.
 func (f *fabric) reached(p *pod, addr string) {
 	f.t.Helper()
 	for who, n := range map[string]*nl.NS{otherAddr: f.other, nodeAddr: f.node} {
@@ -127,7 +129,7 @@ func (f *fabric) pairs() (n int) {
 }
 
 // TestFurtherNICs: one ADD makes three NICs. The node has routes only to the addresses of the first NIC. It reaches the
-// others by the VPC.
+// other NICs through the VPC.
 func TestFurtherNICs(t *testing.T) {
 	for _, loop := range loopsOfAll {
 		t.Run(loop, func(t *testing.T) {
@@ -153,7 +155,7 @@ func TestFurtherNICs(t *testing.T) {
 	}
 }
 
-// bound sends a datagram to the metadata service from an address of a pod.
+// bound sends a datagram to port 8099 of an address, with the address from of a pod as its source.
 func bound(p *pod, from, to, text string) error {
 	return p.Do(func() error {
 		d := net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(from)}}
@@ -167,8 +169,8 @@ func bound(p *pod, from, to, text string) error {
 	})
 }
 
-// TestFurtherMetadata asks the metadata service by a further NIC, of the same ADD or of another one. By default, it
-// must not be reached.
+// TestFurtherMetadata sends to the metadata service through a further NIC, of the same ADD or of another attachment. By
+// default, the datagrams must not arrive.
 func TestFurtherMetadata(t *testing.T) {
 	for name, c := range map[string]struct {
 		block   *bool
@@ -222,8 +224,8 @@ func TestFurtherMetadata(t *testing.T) {
 				return
 			}
 			nltest.Shell(t, p.NS, "tc filter del dev "+link+" egress pref 72")
-			// Without blockInstanceMetadata, CHECK of a further attachment does not know whether it should have a
-			// filter.
+			// Without blockInstanceMetadata in the configuration, CHECK of a further attachment does not know whether
+			// there should be a filter.
 			if err := f.CHECK(p); (err == nil) != (c.another && c.block == nil) {
 				t.Errorf("CHECK without the filter: %v", err)
 			}
@@ -242,7 +244,7 @@ func TestFurtherMetadata(t *testing.T) {
 	}
 }
 
-// TestFurtherBandwidth: the limit is for all links of an ADD together.
+// TestFurtherBandwidth: the limit applies to all NICs of an ADD together.
 func TestFurtherBandwidth(t *testing.T) {
 	f := newFabric(t)
 	p := f.several("pod1", "10.0.1.50", furtherAddr)
@@ -272,7 +274,7 @@ func TestFurtherBandwidth(t *testing.T) {
 }
 
 // TestFurtherAttachments: a pod gets another network of ours, and another interface of its first network. Neither gets
-// a pair. They are deleted in any order, and the others work.
+// a pair. The attachments are deleted in any order, and the remaining ones still work.
 func TestFurtherAttachments(t *testing.T) {
 	for _, order := range [][]int{{0, 1, 2}, {1, 0, 2}, {2, 1, 0}, {1, 2, 0}} {
 		t.Run(fmt.Sprint(order), func(t *testing.T) {
@@ -323,8 +325,8 @@ func TestFurtherAttachments(t *testing.T) {
 	}
 }
 
-// TestSecondToOthers: another plugin has made a pod's first network, with the default route. The error names the
-// plugins to chain instead. With only these, the pod reaches the VPC by its ENI.
+// TestSecondToOthers: another plugin has made a pod's first network, with the default route. The ADD of this plugin
+// fails, and the error names the plugins to chain without it. With only these, the pod reaches the VPC through its ENI.
 func TestSecondToOthers(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	f := newFabric(t)
@@ -349,7 +351,7 @@ func TestSecondToOthers(t *testing.T) {
 }
 
 // TestFurtherPranks: a pod with further NICs changes its own namespace. The DELs of its attachments succeed, and
-// nothing of them stays on the node.
+// nothing of these attachments stays on the node.
 func TestFurtherPranks(t *testing.T) {
 	f, other := preparedTable(t)
 	before := nltest.Dump(t, f.node)

@@ -21,8 +21,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// pranks are things that a pod may do to its own namespace. $group is the group of its links,
-// $theirs the group of another pod, and $elsewhere another namespace.
+// pranks are changes that a pod may make to its own namespace. $group is the group of its links, $theirs the group of
+// another pod's links, and $elsewhere another namespace.
 var pranks = map[string]string{
 	"nothing":            "true",
 	"lo in the group":    "ip link set lo group $group",
@@ -60,14 +60,14 @@ var pranks = map[string]string{
 		tc filter add block 7 pref 72 protocol all handle 1 bpf bytecode "1,6 0 0 0"`,
 }
 
-// stage runs a prank.
+// stage runs a prank in the namespace of a pod.
 func stage(t testing.TB, prank string, p *pod, theirs uint32, elsewhere string) {
 	t.Helper()
 	nltest.Shell(t, p.NS, fmt.Sprintf("group=%d theirs=%d elsewhere=%s\n%s", nl.PodGroup(p.request.Digest()), theirs,
 		filepath.Base(elsewhere), prank))
 }
 
-// rich configures all that ADD may add to a pod.
+// rich sets all keys by which ADD adds more to a pod.
 func rich(r *plugin.Request[ptp.Config]) {
 	block := true
 	c := &r.Config
@@ -98,9 +98,9 @@ func TestPranks(t *testing.T) {
 	}
 }
 
-// forgeries are things by which a pod may pretend to be another. $veth is the end of a pair
-// of a pod of the original plugin. $far and $near are the indices of that pod's end and of
-// the own end. $ours is the name of the host's end of one of our pods.
+// forgeries are changes by which a pod pretends to be another pod. $veth is the node's end of the pair of a pod of the
+// original plugin. $far and $near are the indices of that pod's end and of the forging pod's end. $ours is the name of
+// the node's end of a pair of ours.
 var forgeries = map[string]string{
 	"another's pair": "ip link del eth1; ip link add index $far name eth1 type veth peer name p index $near",
 	"another's pair, by name": `ip link del eth1; ip link add index $far name eth1 type veth peer name $veth index $near
@@ -113,8 +113,8 @@ var forgeries = map[string]string{
 		"10.0.1.50/32 dev eth1 proto 72 table 262",
 }
 
-// TestPodCannotReachAnother: a pod forges links and rules in its own namespace. Then our CHECK, GC and DEL run. They
-// must not change the node, one of our other pods, or a pod of the original plugin.
+// TestPodCannotReachAnother: a pod forges links and rules in its own namespace. Then our CHECK, GC and DEL run for this
+// pod. They must not change the node, another pod of ours, or a pod of the original plugin.
 func TestPodCannotReachAnother(t *testing.T) {
 	f := newFabric(t)
 	victim, old := f.grouped("victim", "10.0.1.50"), f.pod("old", "10.0.1.61")
@@ -149,8 +149,8 @@ func TestPodCannotReachAnother(t *testing.T) {
 	}
 }
 
-// TestNotItsNamespace: the path of a deleted pod leads to another namespace: of one of our pods, of a pod of the
-// original plugin, or of the host.
+// TestNotItsNamespace: the path of a deleted pod leads to another namespace: that of another pod of ours, of a pod of
+// the original plugin, or of the node.
 func TestNotItsNamespace(t *testing.T) {
 	f, p := preparedTable(t)
 	victim, old := f.grouped("victim", "10.0.1.55"), f.pod("old", "10.0.1.61")
@@ -164,13 +164,13 @@ func TestNotItsNamespace(t *testing.T) {
 	for _, path := range []string{victim.request.NetNS, old.request.NetNS, "/proc/thread-self/ns/net"} {
 		must(t, f.ADD(p))
 		gone := *p
-		rich(&gone.request) // so that DEL looks for everything
+		rich(&gone.request) // so that DEL looks for all objects that ADD can add
 		gone.request.NetNS, gone.request.Prev = path, p.result
 		for range 2 {
 			must(t, f.DEL(&gone))
 			same(t, "DEL with "+path, before, state())
 		}
-		if path != old.request.NetNS { // nothing shows whose pair that is
+		if path != old.request.NetNS { // nothing shows to which pod this pair belongs
 			gone.request.Prev = nil
 			must(t, f.DEL(&gone))
 			same(t, "DEL without prevResult, with "+path, before, state())
@@ -179,8 +179,8 @@ func TestNotItsNamespace(t *testing.T) {
 	must(t, f.CHECK(victim))
 }
 
-// TestSecondNetwork: a pod has a second network of ours, whose link another plugin has made. It gets no pair. The first
-// network stays as it is, also when the second is deleted.
+// TestSecondNetwork: a pod has a second network of ours, whose link another plugin has made. The second network gets no
+// pair. The first network does not change, even when the second is deleted.
 func TestSecondNetwork(t *testing.T) {
 	f, _ := preparedTable(t)
 	p := f.grouped("pod2", "10.0.1.51")
@@ -209,7 +209,7 @@ func TestSecondNetwork(t *testing.T) {
 			second.request.Prev = nil
 			must(t, f.DEL(&second))
 		}
-		if group != 0 { // DEL deletes it, like a link of the ipvlan plugin
+		if group != 0 { // DEL deletes this link, like a link of the ipvlan plugin
 			before = strings.ReplaceAll(before, p.Name+": ip link add net1 mtu 1500 type veth up\n", "")
 		}
 		same(t, "DEL of the second", before, nltest.Dump(t, f.node, p.NS))
@@ -220,8 +220,8 @@ func TestSecondNetwork(t *testing.T) {
 	}
 }
 
-// TestOwnedTable: a pod has replaced our table. Only the socket that made the new table can delete it, and that socket
-// is still open (nft(8), "owner").
+// TestOwnedTable: a pod has replaced our table. Only the socket that made the new table can delete the table, and this
+// socket is still open (see "owner" in nft(8)).
 func TestOwnedTable(t *testing.T) {
 	nltest.Need(t, "owner")
 	f, p := preparedTable(t)

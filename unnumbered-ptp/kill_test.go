@@ -24,7 +24,7 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// With CNI_COMMAND, the test binary is the plugin.
+// If CNI_COMMAND is set, the test binary is the plugin.
 func init() {
 	if os.Getenv("CNI_COMMAND") != "" {
 		plugin.Unhurried = os.Getenv(hurried) == ""
@@ -32,7 +32,7 @@ func init() {
 	}
 }
 
-// hurried is an environment variable. With it, the command must end in time.
+// hurried is an environment variable. If it is set, the command must keep its time limit.
 const hurried = "TEST_HURRIED"
 
 // An ending is what a runtime does after a command was killed.
@@ -40,25 +40,24 @@ type ending string
 
 const (
 	deleted   ending = "DEL"
-	vanished  ending = "DEL without namespace" // the namespace is gone
-	forgotten ending = "GC"                    // without the pod among the valid ones
+	vanished  ending = "DEL without namespace" // the namespace is gone before DEL
+	forgotten ending = "GC"                    // the pod is not among the valid attachments
 )
 
-// TestKillEverywhere kills ADD and DEL after each system call. The ADD is the first one on
-// its node. Afterwards, GC or DEL, with the namespace or without, leaves nothing of the pod.
-// The next ADD of the attachment succeeds.
+// TestKillEverywhere kills ADD and DEL after each system call. The ADD is the first one on its node. After the kill, a
+// GC or a DEL leaves nothing of the pod, even if the namespace is gone. The next ADD of the attachment succeeds.
 //
-// Before that, it lets the same system call of an ADD fail. Then ADD must undo its changes.
+// Before the kill, the test makes the same system call of an ADD fail. ADD must then undo its changes.
 func TestKillEverywhere(t *testing.T) { everywhere(t, slaved) }
 
-// TestKillFurther does the same with pods of three NICs.
+// TestKillFurther is TestKillEverywhere with pods of three NICs.
 func TestKillFurther(t *testing.T) { everywhere(t, several) }
 
-// TestKillRouted does the same with routed pods.
+// TestKillRouted is TestKillEverywhere with routed pods.
 func TestKillRouted(t *testing.T) { everywhere(t, routed) }
 
-// TestKillVethPrefix does the same with routed pods, all sandboxes of one pod of Kubernetes. The name of their pairs
-// follows from that.
+// TestKillVethPrefix is TestKillEverywhere with routed pods whose pairs have names for engines of NetworkPolicy. All
+// are sandboxes of one Kubernetes pod, so their pairs need the same name.
 func TestKillVethPrefix(t *testing.T) { everywhere(t, prefixed) }
 
 // A kind says which links the pods of a victim have.
@@ -72,7 +71,7 @@ const (
 )
 
 func everywhere(t *testing.T, of kind) {
-	if of == several { // skips the whole test, not each subtest
+	if of == several { // here Need skips the whole test, not each subtest
 		nltest.Need(t, "ipvlan")
 	}
 	f := newFabric(t)
@@ -101,7 +100,7 @@ func everywhere(t *testing.T, of kind) {
 	}
 }
 
-// A victim is a command that is killed on a node.
+// A victim is a command that is killed, and the node on which it runs.
 type victim struct {
 	t *testing.T
 	*fabric
@@ -113,13 +112,13 @@ type victim struct {
 	after  string // dump of the node after all pods have ended
 }
 
-// within is the victim in a subtest.
+// within returns the victim for a subtest.
 func (v victim) within(t *testing.T) victim {
 	v.t, v.fabric = t, &fabric{t, v.router, v.node, v.other}
 	return v
 }
 
-// next returns a pod with the same name as all others, and another address.
+// next returns a pod with the same name as all earlier pods, and with another address.
 func (v victim) next() *pod {
 	*v.pods++
 	switch v.kind {
@@ -136,7 +135,7 @@ func (v victim) next() *pod {
 	return v.grouped("pod1", fmt.Sprint("10.0.1.", *v.pods%190+2))
 }
 
-// again gives a pod its links to the VPC once more.
+// again gives a pod its links to the VPC again.
 func (v victim) again(p *pod) {
 	switch v.kind {
 	case several:
@@ -147,10 +146,10 @@ func (v victim) again(p *pod) {
 	}
 }
 
-// play kills the command, and then continues as the ending says.
+// play kills the command, and then does what the ending names.
 func (v victim) play(e ending) {
 	var gone *pod
-	v.t.Run(string(e), func(t *testing.T) { // the pod ends with the subtest
+	v.t.Run(string(e), func(t *testing.T) { // the pod's namespace ends with the subtest
 		v := v.within(t)
 		gone = v.next()
 		if e == forgotten && v.verb == "ADD" {
@@ -181,14 +180,14 @@ func (v victim) play(e ending) {
 	v.whole(v.next())
 }
 
-// fail has a system call of ADD fail.
+// fail runs an ADD in which one system call fails. ADD must undo its changes.
 func (v victim) fail(p *pod) {
 	v.t.Helper()
 	before := nltest.Dump(v.t, p.NS)
 	v.fresh()
 	tr := v.Again(syscall.ENOMEM)
 	status := v.run(p, tr)
-	if status.ExitStatus() != 1 { // ADD has succeeded without this call, or the Go runtime has ended it
+	if status.ExitStatus() != 1 { // ADD has succeeded without the call, or the Go runtime has ended the process
 		must(v.t, v.DEL(p))
 		v.again(p)
 	}
@@ -212,7 +211,7 @@ func (v victim) strike(p *pod) {
 	}
 }
 
-// fresh removes from the node what stays when all pods have gone.
+// fresh removes from the node the objects that stay after the last pod.
 func (v victim) fresh() {
 	v.t.Helper()
 	v.bare()
@@ -251,7 +250,7 @@ func (v victim) clean() {
 	}
 }
 
-// whole adds, checks and deletes.
+// whole adds, checks and deletes a pod.
 func (v victim) whole(p *pod) {
 	v.t.Helper()
 	must(v.t, v.ADD(p))
@@ -260,8 +259,8 @@ func (v victim) whole(p *pod) {
 	same(v.t, "DEL left something", v.after, nltest.Dump(v.t, v.node))
 }
 
-// TestBlockUnanswered: the kernel adds the route that refuses the metadata service's address, and its answer is lost.
-// The ADD fails, and leaves nothing in the pod.
+// TestBlockUnanswered: the kernel adds the route that blocks the metadata service, and its answer to ADD is lost. ADD
+// fails, and leaves nothing in the pod.
 func TestBlockUnanswered(t *testing.T) {
 	f := newFabric(t)
 	p := f.grouped("pod1", "10.0.1.9")
@@ -269,7 +268,7 @@ func TestBlockUnanswered(t *testing.T) {
 	before := nltest.Dump(t, p.NS)
 	asked := false
 	tr := &trace.Trace{Every: true, Kill: 1, Errno: syscall.ENOMEM, Counts: func(c trace.Call) string {
-		const at, ofRoute = 4, syscall.SizeofNlMsghdr + 7 // offsets of the message's type and the route's type
+		const at, ofRoute = 4, syscall.SizeofNlMsghdr + 7 // offsets of the message's and the route's type
 		if c.Nr == unix.SYS_WRITE {
 			b, err := c.Bytes(uintptr(c.Args[1]), ofRoute+1)
 			asked = err == nil && b[at] == unix.RTM_NEWROUTE && b[ofRoute] == unix.RTN_PROHIBIT

@@ -37,7 +37,7 @@ func (f *fabric) original(p *pod, veth, chain string, table uint32) {
 		{Name: "eth1", Sandbox: p.request.NetNS}}
 }
 
-// originalPair adds the pair, and the routes and rules for it.
+// originalPair adds the pair of a pod as the original plugin does, with its routes and rules.
 func (f *fabric) originalPair(p *pod, veth string, table uint32) (near nl.Link) {
 	f.t.Helper()
 	addr := netip.MustParseAddr(p.addr)
@@ -103,7 +103,7 @@ func TestOriginal(t *testing.T) {
 		}
 	})
 	must(t, f.DEL(other))
-	// Another plugin of the chain may have made a veth there, too.
+	// DEL must not delete a veth that another plugin of the chain may have made there.
 	f.add(f.node, nl.Veth{Name: "veth89abcdef", Peer: "far", PeerNS: f.other})
 	other.request.Prev.Interfaces = []*types100.Interface{{Name: "veth89abcdef"}}
 	must(t, f.DEL(other))
@@ -115,8 +115,8 @@ func TestOriginal(t *testing.T) {
 	}
 }
 
-// TestOriginalUnprintable: another program has rules in the table nat that iptables cannot print. DEL deletes what the
-// original plugin has made, and leaves these rules.
+// TestOriginalUnprintable: another program has rules in the table nat that iptables cannot print. DEL deletes the
+// original plugin's objects, and leaves these rules.
 func TestOriginalUnprintable(t *testing.T) {
 	nltest.Need(t, "iptables", "nftables", "fib")
 	for _, rule := range []string{"meta skuid 7 counter", "fib daddr type local counter", "ip saddr @block counter"} {
@@ -150,8 +150,8 @@ func TestOriginalUnprintable(t *testing.T) {
 	}
 }
 
-// TestOriginalUnread: reads on the node fail. DEL must fail, because it cannot know what belongs to the original
-// plugin.
+// TestOriginalUnread: reads on the node fail. DEL must fail, because it cannot know which objects the original plugin
+// has made.
 func TestOriginalUnread(t *testing.T) {
 	nltest.Need(t, "iptables")
 	f, p := preparedTable(t)
@@ -183,12 +183,13 @@ func TestOriginalUnread(t *testing.T) {
 	}
 }
 
-// TestOriginalAgain rolls a node back. After the steps of the documentation, the original's DEL deletes a pod of ours.
-// Without them, its first command fails: it accepts only status 1 for a missing rule or chain.
+// TestOriginalAgain rolls a node back to the original plugin. After the steps that the docs name, the original's DEL
+// deletes a pod of ours. Without these steps, the first iptables command of this DEL fails: it accepts only status 1
+// for a missing rule or chain.
 func TestOriginalAgain(t *testing.T) {
 	nltest.Need(t, "iptables")
 	f, p := preparedTable(t)
-	f.iptables("-N", "KUBE-POSTROUTING") // has iptables make its table
+	f.iptables("-N", "KUBE-POSTROUTING") // makes iptables create its table
 	before := nltest.Dump(t, f.node) + f.iptables("-S")
 	must(t, f.ADD(p))
 	out, err := exec.Command("sh", "-c", "printf %s net"+p.request.ContainerID+" | sha512sum | cut -c1-24").Output()

@@ -12,9 +12,9 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// TestMeshed: a pod redirects what arrives to its proxy, as a sidecar of a service mesh does. The node reaches the
-// proxy in both families. A pod of an earlier release has its address at one link only. CHECK accepts it, and the next
-// ADD adds the address.
+// TestMeshed: a pod redirects arriving packets to its proxy, as a sidecar of a service mesh does. The node reaches the
+// proxy in both families. A pod of an earlier release has its address on one link only. CHECK accepts this pod, and the
+// next ADD adds the address to the other link.
 func TestMeshed(t *testing.T) {
 	nltest.Need(t, "nftables")
 	for _, loop := range loopsOfAll {

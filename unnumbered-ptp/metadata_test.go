@@ -22,10 +22,10 @@ import (
 
 const metadata4, metadata6 = "169.254.169.254", "fd00:ec2::254"
 
-// A hearer is a socket that gets datagrams.
+// A hearer is a socket that receives datagrams.
 type hearer struct{ net.PacketConn }
 
-// hear opens a socket for datagrams to any address of a namespace.
+// hear opens a socket for datagrams to port 8099 of any address of a namespace.
 func hear(t *testing.T, n *nl.NS) (h hearer) {
 	t.Helper()
 	must(t, n.Do(func() (err error) { h.PacketConn, err = net.ListenPacket("udp", ":8099"); return err }))
@@ -33,8 +33,7 @@ func hear(t *testing.T, n *nl.NS) (h hearer) {
 	return h
 }
 
-// until reads datagrams up to one with that text. It reports whether it has read one with the
-// text probe before.
+// until reads datagrams up to the first one with this text. It reports whether one of them had the text probe.
 func (h hearer) until(t *testing.T, text, probe string) (heard bool) {
 	t.Helper()
 	h.SetReadDeadline(time.Now().Add(time.Minute))
@@ -50,7 +49,7 @@ func (h hearer) until(t *testing.T, text, probe string) (heard bool) {
 	}
 }
 
-// tell sends a datagram. If dev is not empty, the socket is bound to that link.
+// tell sends a datagram. If dev is not empty, the socket is bound to the link with this name.
 func tell(n *nl.NS, dev, to, text string) error {
 	return n.Do(func() error {
 		d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
@@ -69,7 +68,7 @@ func tell(n *nl.NS, dev, to, text string) error {
 	})
 }
 
-// frame sends a datagram to the metadata service by a packet socket, without routing.
+// frame sends a datagram from the pod to the metadata service through a packet socket, which bypasses routing.
 func (f *fabric) frame(p *pod, text string) error {
 	port := "eni1"
 	if (nl.IPVlan{}).Supported(f.node) != nil {
@@ -77,7 +76,7 @@ func (f *fabric) frame(p *pod, text string) error {
 	}
 	router, err := f.router.LinkByName(port)
 	if near, e := f.node.LinkByName(p.veth()); e == nil && nl.IsRouted(near.Group) {
-		router, err = near, nil // the node forwards it
+		router, err = near, nil // the node forwards packets of a routed pod
 	}
 	must(f.t, err)
 	own, err := p.LinkByName("eth0")
@@ -86,7 +85,7 @@ func (f *fabric) frame(p *pod, text string) error {
 	return p.emit(own, router.MAC, from, netip.MustParseAddr(metadata4), text)
 }
 
-// emit sends a datagram from any IPv4 address by a packet socket at a link of the pod.
+// emit sends a datagram with any IPv4 source through a packet socket on a link of the pod.
 func (p *pod) emit(link nl.Link, mac string, from, to netip.Addr, text string) error {
 	b := append(hardware(mac), hardware(link.MAC)...)
 	b = append(b, 8, 0, 0x45, 0, 0, byte(28+len(text)), 0, 0, 0, 0, 64, unix.IPPROTO_UDP, 0, 0)
@@ -114,7 +113,7 @@ func hardware(mac string) []byte {
 	return b
 }
 
-// metadata gives the router the addresses of the metadata service, and opens a socket there.
+// metadata gives the router the addresses of the metadata service, and opens a socket for them.
 func (f *fabric) metadata(t *testing.T) hearer {
 	t.Helper()
 	f.add(f.router, nl.Addr{Prefix: netip.MustParsePrefix(metadata4 + "/32"), Dev: "lo"},
@@ -122,7 +121,7 @@ func (f *fabric) metadata(t *testing.T) hearer {
 	return hear(t, f.router)
 }
 
-// asking configures a pod's way to the metadata service.
+// asking configures a pod's default route, block of the metadata service, and hostCidrs.
 func (f *fabric) asking(p *pod, route string, block *bool, cidrs []string) *pod {
 	f.t.Helper()
 	return f.configured(p, func(c *ptp.Config) {
@@ -132,7 +131,7 @@ func (f *fabric) asking(p *pod, route string, block *bool, cidrs []string) *pod 
 	})
 }
 
-// TestMetadata sends to the metadata service from sockets with and without a link that they are bound to.
+// TestMetadata sends to the metadata service, from unbound sockets and from sockets that are bound to a link.
 func TestMetadata(t *testing.T) {
 	yes, no := new(true), new(false)
 	for name, c := range map[string]struct {
@@ -190,8 +189,8 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
-// TestCheckForbid: the pod's default route is by its ENI, so it has filters against the metadata service. Without them,
-// CHECK fails.
+// TestCheckForbid: the pod's default route leads through its ENI, so the pod has filters against the metadata service.
+// Without these filters, CHECK fails.
 func TestCheckForbid(t *testing.T) {
 	f := newFabric(t)
 	p := f.pod("pod", "10.0.1.50")

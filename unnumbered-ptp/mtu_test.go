@@ -29,13 +29,13 @@ func TestMTUChanges(t *testing.T) {
 			f.add(f.node, nl.Up{Dev: "eth0", MTU: 9001})
 			same(t, "another ADD", during, nltest.Dump(t, f.node, p.NS))
 		}
-		f.add(p.NS, nl.Up{Dev: "eth0", MTU: 9001}) // larger than at the ADD, or the same
+		f.add(p.NS, nl.Up{Dev: "eth0", MTU: 9001}) // the MTU is larger than at the ADD, or the same
 		must(t, f.CHECK(p))
 		must(t, f.ADD(p))
 	}
 }
 
-// TestMTUDiffers: an MTU does not work, or is not the configured one. CHECK must fail.
+// TestMTUDiffers: CHECK fails if the MTUs of the pair's ends differ, or if the MTU is not the configured one.
 func TestMTUDiffers(t *testing.T) {
 	f, p := preparedTable(t)
 	must(t, f.ADD(p))

@@ -16,9 +16,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestNested runs a container in a pod (Docker in Docker). The pod translates its address. It
-// connects to the VPC and to Services from any port, and does not disturb the pod itself.
-// With keepCaller, the container gets the answers that come by the pod's pair.
+// TestNested runs a container in a pod (Docker in Docker). The pod translates the container's address to its own. The
+// container connects to the VPC and to Services from any port, and does not disturb the pod's own connections. With
+// keepCaller, the container also gets answers that arrive at the pod's pair.
 func TestNested(t *testing.T) {
 	nltest.Need(t, "iptables")
 	t.Run("redirect", func(t *testing.T) { nested(t, newScene(t, redirects), 0) })
@@ -29,8 +29,8 @@ func TestNested(t *testing.T) {
 	}
 }
 
-// nested makes all calls of TestNested. Maps of the redirect outlive a scene, and pods of later scenes have the same
-// number. So each scene uses other ports, by the distance shift.
+// nested makes all calls of TestNested. The maps of the loop redirect still have entries of an earlier scene, and pods
+// of all scenes have the same numbers. So each scene adds another shift to its ports.
 func nested(t *testing.T, s scene, shift int) {
 	p := s.pods[0]
 	inner, _ := nltest.NS(t, "inner")
@@ -38,7 +38,7 @@ func nested(t *testing.T, s scene, shift int) {
 	s.add(p.NS, nl.Veth{Name: "docker0", Peer: "eth0", PeerNS: inner, MTU: 1500},
 		nl.Addr{Prefix: bridge, Dev: "docker0"},
 		nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
-	// MASQUERADE keeps ports
+	// MASQUERADE keeps the ports of the container.
 	(&fabric{t: t, node: p.NS}).iptables("-A", "POSTROUTING", "-s", bridge.Masked().String(), "!", "-o", "docker0",
 		"-j", "MASQUERADE")
 	s.add(inner, nl.Addr{Prefix: netip.MustParsePrefix("172.17.0.2/16"), Dev: "eth0"},
@@ -50,7 +50,7 @@ func nested(t *testing.T, s scene, shift int) {
 	}{
 		{inner, 40000, otherAddr + ":8080", pod1Addr},
 		{inner, 55000, otherAddr + ":8080", pod1Addr},
-		{p.NS, 55000 - 16384, "172.20.0.10:80", pod1Addr}, // the loop makes it the port above
+		{p.NS, 55000 - 16384, "172.20.0.10:80", pod1Addr}, // the loop translates this port to the port above
 		{inner, 56000, otherAddr + ":8080", pod1Addr},
 		{inner, 56000, "172.20.0.10:80", pod1Addr},
 		{inner, 57000, pod2Addr + ":8080", pod1Addr},
@@ -66,8 +66,8 @@ func nested(t *testing.T, s scene, shift int) {
 	}
 }
 
-// callFrom connects from a port, and returns the server's answer. The last connection from the port may still be
-// ending.
+// callFrom connects from a port, and returns the server's answer. It retries while an earlier connection from this port
+// still ends.
 func callFrom(port int, to string) (string, error) {
 	d := net.Dialer{Timeout: time.Minute, LocalAddr: &net.TCPAddr{Port: port}}
 	c, err := d.Dial("tcp4", to)

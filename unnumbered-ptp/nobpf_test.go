@@ -19,11 +19,11 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// withoutBPF runs f in a namespace, on a thread that must not call bpf(2), as with a kernel
-// in lockdown. The thread ends after f.
+// withoutBPF runs f in a namespace, on a thread that must not call bpf(2), as on a kernel in lockdown mode. The thread
+// ends after f.
 func withoutBPF(n *nl.NS, f func() error) error {
 	return n.Do(func() error {
-		runtime.LockOSThread() // without an unlock: the thread ends
+		runtime.LockOSThread() // there is no unlock, so the thread ends with its goroutine
 		filter := []unix.SockFilter{
 			{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}, // load the number of the system call
 			{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: unix.SYS_BPF},

@@ -16,8 +16,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// TestHostAddrs adds the addresses that keepalived, kube-proxy's IPVS mode and net-utils add
-// to a node. Existing and new pods work as before.
+// TestHostAddrs adds the addresses to a node that keepalived, kube-proxy's IPVS mode and net-utils would add. Existing
+// pods and new pods work as before.
 func TestHostAddrs(t *testing.T) {
 	f := newFabric(t)
 	serve(t, f.router, internet+":443")
@@ -29,7 +29,7 @@ func TestHostAddrs(t *testing.T) {
 		a := netip.MustParseAddr(addr)
 		return nl.Step{NS: f.node, Object: nl.Addr{Prefix: netip.PrefixFrom(a, a.BitLen()), Dev: dev, NoDAD: a.Is6()}}
 	}
-	const floating, known = "10.0.9.99", "10.0.1.53" // known is a pod's
+	const floating, known = "10.0.9.99", "10.0.1.53" // known is the address of a pod
 	others := nl.Wiring{
 		vip(floating, "eth0"), vip(sixth(floating), "eth0"), vip(known, "eth0"), vip("10.0.9.9", "eth0"),
 		{NS: f.node, Object: nl.Veth{Name: "kube-ipvs0", Peer: "peer0", PeerNS: f.node}},
@@ -86,7 +86,8 @@ func TestTwoNetworks(t *testing.T) {
 		!slices.Contains(tables, "inet cni_ipvlan_vpc_k8s_edge_2") {
 		t.Errorf("tables %v", tables)
 	}
-	// The configuration of one network changes. Its table follows, and the other's stays.
+	// The NodePorts of one network change. The table of this network changes with them, and the other network's table
+	// stays.
 	q.request.Config.NodePorts = new("32000:32999")
 	must(t, q.request.Config.Validate())
 	must(t, f.ADD(q))
@@ -98,7 +99,7 @@ func TestTwoNetworks(t *testing.T) {
 	}
 }
 
-// TestAlikeNetworks: the names of networks differ only in a punctuation mark. Each network has a table of its own.
+// TestAlikeNetworks: the names of three networks differ only in a punctuation mark. Each network has its own table.
 func TestAlikeNetworks(t *testing.T) {
 	f := newFabric(t)
 	var pods []*pod
@@ -125,7 +126,7 @@ func TestAlikeNetworks(t *testing.T) {
 	}
 }
 
-// TestAltName: hostInterface is an alternative name of the link, as enp0s5 is one of ens5.
+// TestAltName: hostInterface is an alternative name of the link, as enp0s5 is an alternative name of ens5.
 func TestAltName(t *testing.T) {
 	for name, ports := range map[string]string{"NodePorts": "30000:32767", "no NodePorts": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -149,8 +150,8 @@ func TestAltName(t *testing.T) {
 	}
 }
 
-// TestForwardingOfLink: the node forwards, but one link, or each new link, does not forward IPv4. ADD makes the link
-// forward. If it stops forwarding later, CHECK fails, and Restore repairs it.
+// TestForwardingOfLink: the node forwards, except that one link, or each new link, does not forward IPv4. ADD makes the
+// link forward. If the link later stops forwarding, CHECK fails, and Restore repairs it.
 func TestForwardingOfLink(t *testing.T) {
 	for _, link := range []string{"default", "eth0", "eth1"} {
 		t.Run(link, func(t *testing.T) {
@@ -182,7 +183,8 @@ func TestForwardingOfLink(t *testing.T) {
 	}
 }
 
-// TestForwardingOff: the node does not forward at all. CHECK and Missing name only ip_forward, and no sysctl of a pair.
+// TestForwardingOff: the node does not forward at all. CHECK and Missing name only ip_forward, and no sysctl of a
+// pair's link.
 func TestForwardingOff(t *testing.T) {
 	f, p := preparedTable(t)
 	must(t, f.ADD(p))
@@ -198,8 +200,8 @@ func TestForwardingOff(t *testing.T) {
 	must(t, f.CHECK(p))
 }
 
-// TestForwardingOfPodLinks: new links in the namespace of a pod do not forward. The loop masquerade needs forwarding in
-// the pod, and works.
+// TestForwardingOfPodLinks: new links in a pod's namespace do not forward by default. The loop masquerade needs
+// forwarding in the pod, and works nevertheless.
 func TestForwardingOfPodLinks(t *testing.T) {
 	f := newFabric(t)
 	f.add(f.node, kubeProxy("tcp4"))

@@ -15,7 +15,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// TestCallers calls a pod that checks sources: directly, and at a NodePort that keeps the caller's address.
+// TestCallers calls a pod that checks sources strictly (rp_filter): directly, and at a NodePort whose Service keeps the
+// caller's address.
 func TestCallers(t *testing.T) {
 	for _, c := range []struct {
 		loop                    string
@@ -39,8 +40,8 @@ func TestCallers(t *testing.T) {
 	}
 }
 
-// callers calls the first pod of a scene. The arguments are the sources that the pod sees at a NodePort for otherAddr,
-// by TCP and UDP, and for the internet.
+// callers calls the first pod of a scene. The arguments are the sources that the pod must see at a NodePort: tcp and
+// datagrams in calls of the other host, and outside in calls from the internet.
 func (s scene) callers(t *testing.T, tcp, datagrams, outside string) {
 	t.Helper()
 	const nodePort, direct = nodeAddr + ":30082", pod1Addr + ":8082"
@@ -66,8 +67,8 @@ func (s scene) callers(t *testing.T, tcp, datagrams, outside string) {
 	}
 }
 
-// TestCallersMTU sends datagrams in fragments, which must arrive. If the caller's path has a smaller MTU, the error
-// must reach the socket that answers.
+// TestCallersMTU sends datagrams in fragments, which must arrive. If the path to the caller has a smaller MTU, the ICMP
+// error must reach the socket that answers.
 func TestCallersMTU(t *testing.T) {
 	const size = 300_000
 	for _, loop := range []string{"redirect", "masquerade"} {
@@ -89,8 +90,8 @@ func TestCallersMTU(t *testing.T) {
 	}
 }
 
-// TestUnmarked: a pod is of a release without marks. CHECK succeeds, whatever the node has for callers. It fails once
-// the pod has lost its rules. DEL leaves no rules.
+// TestUnmarked: a pod is of a release that did not mark callers. CHECK succeeds, whatever rules for callers the node
+// has. After the pod has lost its own rules, CHECK fails. DEL leaves no rules.
 func TestUnmarked(t *testing.T) {
 	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100, Rules: []nl.NFRule{
 		{nl.IIFName("eth1"), nl.OIFName("eth0"), nl.Masquerade()},
@@ -111,7 +112,7 @@ func TestUnmarked(t *testing.T) {
 			}
 			f.add(p.NS, unmarked)
 			must(t, f.CHECK(p))
-			must(t, f.ADD(f.pod("pod2", pod2Addr))) // the node gets another chain for callers
+			must(t, f.ADD(f.pod("pod2", pod2Addr))) // this ADD changes the node's chain for callers
 			must(t, f.CHECK(p))
 			must(t, f.ADD(p))
 			must(t, f.CHECK(p))
@@ -126,9 +127,9 @@ func TestUnmarked(t *testing.T) {
 	}
 }
 
-// TestUnsplit: a pod is of a release whose rules are also for packets that the pod forwards. CHECK succeeds, and
-// Missing finds nothing. DEL leaves no rules, even if another ADD has added the rules of this release. A repeated ADD
-// replaces the rules, and so does Repeat after the loss of the pair.
+// TestUnsplit: a pod is of a release whose rules also match packets that the pod forwards. CHECK succeeds, and Missing
+// finds nothing. DEL leaves no rules, even if another ADD has added the rules of this release. A repeated ADD replaces
+// the rules, and so does Repeat after the loss of the pair.
 func TestUnsplit(t *testing.T) {
 	add := func(f *fabric, p *pod, iif string) {
 		for _, family := range nl.Families {
@@ -175,7 +176,7 @@ func TestUnsplit(t *testing.T) {
 	}
 }
 
-// ours returns our rules in a pod.
+// ours returns the rules in a pod that have our protocol number.
 func ours(t *testing.T, p *pod) (w nl.Wiring) {
 	t.Helper()
 	rules, err := p.Rules()

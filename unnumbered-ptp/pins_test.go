@@ -19,7 +19,7 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// bpffs mounts the file system for BPF, and returns a function that lists our files in it.
+// bpffs mounts the BPF file system. It returns a function that lists our files there.
 func bpffs(t *testing.T) (kept func() []string) {
 	const dir = "/sys/fs/bpf"
 	must(t, unix.Mount("bpf", dir, "bpf", unix.MS_RELATIME, ""))
@@ -30,8 +30,8 @@ func bpffs(t *testing.T) (kept func() []string) {
 	}
 }
 
-// TestPinsUnused: no ADD has opened some pinned programs for a week, as those of another release. cni-gc.service
-// deletes them. It keeps files that ADDs open, however old, and files that are not ours.
+// TestPinsUnused: no ADD has opened some pinned programs for a week, because they are of another release. The command
+// of cni-gc.service deletes them. It keeps files that ADDs open, however old they are, and files of other programs.
 func TestPinsUnused(t *testing.T) {
 	f := newFabric(t)
 	kept := bpffs(t)
@@ -78,8 +78,8 @@ func TestPinsUnused(t *testing.T) {
 	must(t, f.CHECK(q))
 }
 
-// TestPinsLost deletes each combination of the files that pods share. The two programs of the next pod must still share
-// their maps, or Services never answer.
+// TestPinsLost deletes each combination of the pinned files that pods share. The two programs of the next pod must
+// still share their maps. Otherwise no call to a Service gets an answer.
 func TestPinsLost(t *testing.T) {
 	f := newFabric(t)
 	kept := bpffs(t)

@@ -13,10 +13,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-const floating = "10.0.9.77" // keepalived moves it from node to node
+const floating = "10.0.9.77" // a virtual IP address, which keepalived moves from node to node
 
-// iproute runs a script of ip(8) in a namespace, because [nl.Addr] does not have all
-// attributes of addresses.
+// iproute runs each line of a script as a command of ip(8) in a namespace. [nl.Addr] does not have all attributes of
+// addresses.
 func iproute(t testing.TB, n *nl.NS, script string) {
 	t.Helper()
 	for line := range strings.Lines(script) {
@@ -24,7 +24,8 @@ func iproute(t testing.TB, n *nl.NS, script string) {
 	}
 }
 
-// again removes the node's own addresses and adds them, as DHCP or an administrator may do. Then they are the newest.
+// again removes the node's own addresses and adds them again, as DHCP or an administrator may do. Then they are the
+// last addresses of the link.
 const again = `
 	addr del 10.0.9.10/24 dev eth0
 	addr add 10.0.9.10/24 dev eth0
@@ -33,7 +34,8 @@ const again = `
 	-6 addr add fd00:0:9::10/64 dev eth0 nodad
 	-6 route replace default via fd00:0:9::1`
 
-// TestPrimary adds addresses to hostInterface in different orders. Pods must use the node's own address.
+// TestPrimary adds addresses to hostInterface in different orders. The objects of pods must have the node's own
+// address.
 func TestPrimary(t *testing.T) {
 	for name, script := range map[string]string{
 		"VIPs after it": "addr add 10.0.9.77/32 dev eth0 \n -6 addr add fd00:0:9::77/128 dev eth0 nodad " +
@@ -65,8 +67,8 @@ func TestPrimary(t *testing.T) {
 	}
 }
 
-// knows wants the node and the pod to use this address of the node, and no other, in places that take one of each
-// family.
+// knows checks the routes and rules of the node and the pod. Where they need one address of the node for each family,
+// they must have this address and no other.
 func knows(t *testing.T, f *fabric, p *pod, addr string) {
 	t.Helper()
 	var table []byte
@@ -82,9 +84,9 @@ func knows(t *testing.T, f *fabric, p *pod, addr string) {
 		texts []string
 	}{
 		{strings.Clone, []string{
-			"default via %s dev eth1 proto 72", // of the pod, which may have an IPv6 default route by its ENI
+			"default via %s dev eth1 proto 72", // in the pod; its IPv6 default route may lead through its ENI
 			"ip route add " + p.addr + "/32 dev " + veth + " scope link src %s proto 72",
-			"ct status dnat snat ip to %s ", // for what returns to the pod that has sent it
+			"ct status dnat snat ip to %s ", // for packets that a Service sends back to the pod that called it
 			"ip saddr 10.0.0.0/16 snat ip to %s ",
 		}},
 		{sixth, []string{
@@ -102,7 +104,7 @@ func knows(t *testing.T, f *fabric, p *pod, addr string) {
 	}
 }
 
-// TestPrimaryOnly: the node's only address is deprecated. It is used all the same.
+// TestPrimaryOnly: the node's only address is deprecated. ADD uses it nevertheless.
 func TestPrimaryOnly(t *testing.T) {
 	f := newFabric(t)
 	iproute(t, f.node, "addr del 10.0.9.10/24 dev eth0 \n -6 addr del fd00:0:9::10/64 dev eth0 \n"+
@@ -113,7 +115,7 @@ func TestPrimaryOnly(t *testing.T) {
 }
 
 // TestPrimaryChanges changes the primary address of the node. CHECK of a pod with the old address succeeds while the
-// node has that, and then fails.
+// node still has this address, and then fails.
 func TestPrimaryChanges(t *testing.T) {
 	f := newFabric(t)
 	p, late := f.pod("pod1", pod1Addr, dual), f.pod("pod2", pod2Addr, dual)
@@ -131,8 +133,8 @@ func TestPrimaryChanges(t *testing.T) {
 	}
 }
 
-// TestPrimaryThird: a pod, the table that serves all pods, and the next pod may each have been made with another
-// primary address.
+// TestPrimaryThird: the node's primary address changes twice. So a pod, the table that serves all pods, and the next
+// pod may each have another address of the node.
 func TestPrimaryThird(t *testing.T) {
 	f := newFabric(t)
 	p, late := f.pod("pod1", pod1Addr, dual), f.pod("pod2", pod2Addr, dual)
@@ -160,7 +162,8 @@ func TestPrimaryThird(t *testing.T) {
 	}
 }
 
-// TestPrimaryOfMany: a node has 16 addresses of each family. A CHECK that fails must not try all pairs of them.
+// TestPrimaryOfMany: a node has 16 addresses of each family. A failing CHECK must not try all pairs of an IPv4 and an
+// IPv6 address.
 func TestPrimaryOfMany(t *testing.T) {
 	for what, spoil := range map[string]func(*fabric, *pod){
 		"pod": func(f *fabric, p *pod) {

@@ -18,8 +18,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// preparedTable returns a fabric on which a pod has come and gone, so that the node has what it keeps. The returned pod
-// has only its link to the VPC.
+// preparedTable returns a fabric on which a pod was added and deleted, so the node has the objects that stay after the
+// last pod. The returned pod has only its link to the VPC.
 func preparedTable(t *testing.T) (*fabric, *pod) {
 	t.Helper()
 	f := newFabric(t)
@@ -43,7 +43,7 @@ func same(t *testing.T, what, want, got string) {
 	}
 }
 
-// TestLifecycle adds, checks and deletes, each twice.
+// TestLifecycle adds, checks and deletes a pod, each twice.
 func TestLifecycle(t *testing.T) {
 	f, p := preparedTable(t)
 	dump := func() string { return nltest.Dump(t, f.node, p.NS) }
@@ -63,8 +63,8 @@ func TestLifecycle(t *testing.T) {
 	same(t, "the second DEL changed something", before, dump())
 }
 
-// TestDelWithoutNamespace calls DEL without a namespace, as containerd does the second time, and runtimes after a
-// reboot.
+// TestDelWithoutNamespace calls DEL without a namespace. containerd does this at its second DEL, and runtimes do after
+// a reboot.
 func TestDelWithoutNamespace(t *testing.T) {
 	f, p := preparedTable(t)
 	before := nltest.Dump(t, f.node)
@@ -78,7 +78,7 @@ func TestDelWithoutNamespace(t *testing.T) {
 	}
 }
 
-// TestDelOfHalf: DEL deletes each part that a killed ADD may have left.
+// TestDelOfHalf: DEL deletes a pod of which a killed ADD has made only a part.
 func TestDelOfHalf(t *testing.T) {
 	f, p := preparedTable(t)
 	before := nltest.Dump(t, f.node, p.NS)
@@ -107,7 +107,8 @@ func delRules(t *testing.T, n *nl.NS) {
 	}
 }
 
-// TestAddOrNothing: an ADD fails late, at a foreign default route. It must undo everything.
+// TestAddOrNothing: an ADD fails late, because another program has made a default route in the pod. ADD must undo
+// everything.
 func TestAddOrNothing(t *testing.T) {
 	f, p := preparedTable(t)
 	f.add(p.NS, nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr("10.0.1.1"), Dev: "eth0"})
@@ -122,7 +123,7 @@ func TestAddOrNothing(t *testing.T) {
 	same(t, "DEL after it", before, nltest.Dump(t, f.node, p.NS))
 }
 
-// TestAddRefusesForeignInterface: eth1 belongs to another program. ADD refuses it, and DEL leaves it alone.
+// TestAddRefusesForeignInterface: another program has made eth1 in the pod. ADD fails, and DEL does not delete eth1.
 func TestAddRefusesForeignInterface(t *testing.T) {
 	f, p := preparedTable(t)
 	f.add(f.node, nl.Veth{Name: "vethforeign", Peer: "eth1", PeerNS: p.NS})
@@ -135,8 +136,7 @@ func TestAddRefusesForeignInterface(t *testing.T) {
 	same(t, "DEL", before, nltest.Dump(t, f.node, p.NS))
 }
 
-// TestUpgrade checks and deletes a pod whose service loop is not the one of the current
-// configuration.
+// TestUpgrade checks and deletes a pod whose service loop is not that of the current configuration.
 func TestUpgrade(t *testing.T) {
 	f, p := preparedTable(t)
 	before := nltest.Dump(t, f.node, p.NS)
@@ -150,9 +150,9 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// TestCheckOlder: after an older pod, another pod is made with another configuration, or the node loses or gets IPv6.
-// CRI-O calls CHECK of the older pod with the configuration of its ADD. CHECK succeeds as long as the pod has all that
-// it needs.
+// TestCheckOlder: after the ADD of a pod, another pod is added with another configuration, or the node loses or gets
+// IPv6. CRI-O calls CHECK of the older pod with the configuration of its ADD. CHECK succeeds as long as the pod has all
+// objects that it needs.
 func TestCheckOlder(t *testing.T) {
 	const lose, get = "-6 addr del fd00:0:9::10/64 dev eth0", "-6 addr add fd00:0:9::10/64 dev eth0 nodad"
 	for name, x := range map[string]struct {
@@ -195,7 +195,7 @@ func TestCheckOlder(t *testing.T) {
 	}
 }
 
-// TestLoopWanted: a pod has no service loop, and the configuration has one. CHECK fails, and another ADD adds the loop.
+// TestLoopWanted: a pod has no service loop, but the configuration has one. CHECK fails, and another ADD adds the loop.
 func TestLoopWanted(t *testing.T) {
 	f, p := preparedTable(t)
 	p.request.Config.ServiceLoop = "none"
@@ -225,7 +225,7 @@ func TestLoopWanted(t *testing.T) {
 	same(t, "DEL", before, nltest.Dump(t, f.node, p.NS))
 }
 
-// TestNodeRepairs flushes or resets what serves all pods. CHECK fails, and the next ADD restores it.
+// TestNodeRepairs flushes or resets objects that serve all pods. CHECK fails, and the next ADD restores the objects.
 func TestNodeRepairs(t *testing.T) {
 	f, p := preparedTable(t)
 	must(t, f.ADD(p))
@@ -259,7 +259,7 @@ func TestNodeRepairs(t *testing.T) {
 	}
 }
 
-// TestStorm adds and deletes many pods at the same time, on a bare node.
+// TestStorm adds and deletes many pods at the same time, on a node that has had no pod.
 func TestStorm(t *testing.T) {
 	f := newFabric(t)
 	var pods []*pod
@@ -298,21 +298,21 @@ func TestCheckAllowsOthers(t *testing.T) {
 	everywhere, node := netip.MustParsePrefix("0.0.0.0/0"), netip.MustParseAddr(nodeAddr)
 	must(t, nl.Wiring{{NS: p.NS, Object: nl.Route{Dst: everywhere, Via: node, Dev: "eth1",
 		Protocol: nl.RouteProtocol}}}.Del())
-	// of another network, to which Multus may lead the default route
+	// Multus may lead the default route to the link of another network.
 	f.add(f.other, nl.Veth{Name: "net9", Peer: "net1", PeerNS: p.NS})
 	f.add(p.NS, nl.Route{Dst: everywhere, Dev: "net1"})
 	f.add(f.node, nl.Sysctl{Key: "net/ipv4/conf/eth0/rp_filter", Value: "0"})
 	must(t, f.CHECK(p))
 }
 
-// TestGC deletes pairs that are no longer valid, and rules of pairs that are gone.
+// TestGC deletes pairs of attachments that are not valid, and rules of pairs that are gone.
 func TestGC(t *testing.T) {
 	f, p := preparedTable(t)
 	must(t, f.ADD(p))
 	valid := nltest.Dump(t, f.node)
 	pod2 := f.pod("pod2", "10.0.1.51")
 	must(t, f.ADD(pod2))
-	// Rules that the original plugin has left, without a protocol number.
+	// The original plugin has left rules without a protocol number.
 	f.add(f.node, nl.Rule{Pref: 1024, IIF: "veth12345678", Table: 967})
 	const static = 4
 	others := []nl.Object{
@@ -337,10 +337,10 @@ func TestGC(t *testing.T) {
 	same(t, "GC of another network", valid, nltest.Dump(t, f.node))
 }
 
-// TestForeignTable has routes of another program in a table. The pod gets another table.
+// TestForeignTable: another program has routes in the next routing table. The pod gets another table.
 func TestForeignTable(t *testing.T) {
 	f, p := preparedTable(t)
-	for i := range uint32(100) { // one of these is the next table
+	for i := range uint32(100) { // one of these tables is the next
 		f.add(f.node, nl.Route{Dst: netip.MustParsePrefix("10.7.0.0/16"), Via: netip.MustParseAddr("10.0.9.1"),
 			Dev: "eth0", Table: 257 + i})
 	}
@@ -356,8 +356,8 @@ func TestForeignTable(t *testing.T) {
 	same(t, "DEL", before, nltest.Dump(t, f.node))
 }
 
-// TestForeignRoutes: a pod keeps its table when routes of others in the tables before it disappear, and when such
-// routes appear in its own table.
+// TestForeignRoutes: other programs remove their routes from tables before the pod's, or add routes to the pod's table.
+// The pod keeps its table.
 func TestForeignRoutes(t *testing.T) {
 	f, p := preparedTable(t)
 	routes := func(first uint32) (w nl.Wiring) {
@@ -393,7 +393,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestHostInterfaceMissing: the error of ADD says what hostInterface must be.
+// TestHostInterfaceMissing: the node has no link hostInterface. The error of ADD says which link it must name.
 func TestHostInterfaceMissing(t *testing.T) {
 	f, p := preparedTable(t)
 	p.request.Config.HostInterface = "ens5"
@@ -403,9 +403,9 @@ func TestHostInterfaceMissing(t *testing.T) {
 	}
 }
 
-// TestBelievingNode: a node forwards IPv6, and its new links accept router advertisements nevertheless. Pods are no
-// routers for it. The kernel looks at the link's own forwarding, not at the node's. Repair also closes a pair of an
-// earlier release.
+// TestBelievingNode: a node forwards IPv6, but its new links accept router advertisements. The node must not accept
+// them from pods. The kernel looks at the forwarding setting of the link, not of the node. Repair also fixes a pair of
+// an earlier release.
 func TestBelievingNode(t *testing.T) {
 	for _, c := range []struct{ ra, forwarding string }{{"1", "1"}, {"2", "1"}, {"1", "0"}} {
 		f := newFabric(t)
@@ -428,7 +428,7 @@ func TestBelievingNode(t *testing.T) {
 	}
 }
 
-// TestUnchained: without a plugin before it in the chain, ADD refuses.
+// TestUnchained: ADD fails if no plugin comes before it in the chain.
 func TestUnchained(t *testing.T) {
 	f, p := preparedTable(t)
 	prev := p.request.Prev
@@ -444,7 +444,7 @@ func TestUnchained(t *testing.T) {
 	must(t, f.DEL(p))
 }
 
-// TestNames: ADD refuses an impossible name before it makes anything. The DEL that follows succeeds with any
+// TestNames: ADD refuses an impossible name before it changes anything. The DEL after this ADD succeeds with any
 // configuration.
 func TestNames(t *testing.T) {
 	f, p := preparedTable(t)

@@ -18,8 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// TestRefusals: a pod calls a Service by IPv6 all the time, and sends to a port of the node without a listener. The
-// node must not redirect the pod to the Service, but must answer that the port is closed.
+// TestRefusals: a pod calls a Service by IPv6 without pause, and sends to a closed port of the node. The node must not
+// send ICMPv6 redirects for the calls. It must refuse the datagrams to the closed port.
 func TestRefusals(t *testing.T) {
 	byDefault := nl.Sysctl{Key: "net/ipv6/icmp/ratelimit", Value: "1000"} // the default of Linux 6.1
 	for _, loop := range loopsOfAll {
@@ -28,7 +28,7 @@ func TestRefusals(t *testing.T) {
 			pod, before := s.pods[0].NS, told(t, s.node)
 			stop, stopped := make(chan struct{}), make(chan int)
 			go func() { stopped <- talk(t, pod, stop) }()
-			for range 10 { // uses up the saved tokens
+			for range 10 { // uses up the tokens that the rate limit has saved
 				if _, err := call(pod, "tcp6", dialled("tcp6", "172.20.0.10:80")); err != nil {
 					t.Fatal(err)
 				}
@@ -53,8 +53,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// refuses sends a datagram to a closed port of the node, and reports whether the node refuses it. A refusal comes
-// before the answer to a later datagram.
+// refuses sends a datagram to a closed port of the node, and reports whether the node refuses it. It then sends a
+// second datagram that gets an answer. The node sends a refusal before this answer.
 func refuses(t *testing.T, pod *nl.NS, to string) (refused bool) {
 	t.Helper()
 	must(t, pod.Do(func() error {
@@ -81,7 +81,7 @@ func refuses(t *testing.T, pod *nl.NS, to string) (refused bool) {
 	return refused
 }
 
-// talk calls a Service until it is stopped, and returns the number of calls.
+// talk calls a Service until stop is closed, and returns the number of calls.
 func talk(t *testing.T, pod *nl.NS, stop <-chan struct{}) (times int) {
 	for ; ; times++ {
 		select {
@@ -96,7 +96,7 @@ func talk(t *testing.T, pod *nl.NS, stop <-chan struct{}) (times int) {
 	}
 }
 
-// told returns how many redirects a node has sent by IPv6 (proc_net_snmp6(5)).
+// told returns how many ICMPv6 redirects a node has sent (/proc/net/snmp6).
 func told(t *testing.T, n *nl.NS) (count int) {
 	t.Helper()
 	err := n.Do(func() error {
@@ -118,8 +118,8 @@ func told(t *testing.T, n *nl.NS) (count int) {
 	return count
 }
 
-// TestTooBig: the pod's link to the VPC has a smaller MTU than its veth. The node tells the pod by IPv6, though it has
-// no link-local address there.
+// TestTooBig: the pod's link to the VPC has a smaller MTU than its veth. The node sends ICMPv6 errors about this to the
+// pod, although its end of the veth has no link-local address.
 func TestTooBig(t *testing.T) {
 	for _, loop := range loopsOfAll {
 		f := newFabric(t)

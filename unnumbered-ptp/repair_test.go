@@ -28,8 +28,7 @@ func (f *fabric) nft(args ...string) string {
 	return string(out)
 }
 
-// TestRepair flushes the rules as a firewall does. GC and the tool restore every rule, and
-// change nothing else.
+// TestRepair flushes the rules, as a firewall does. GC and the tool restore every rule, and change nothing else.
 func TestRepair(t *testing.T) {
 	f := newFabric(t)
 	serve(t, f.router, internet+":443")
@@ -49,7 +48,7 @@ func TestRepair(t *testing.T) {
 	link := func() { f.add(f.node, nl.Sysctl{Key: "net/ipv4/conf/eth0/forwarding", Value: "0"}) }
 	asleep := func() { f.nft("add", "table", "inet", "cni_ipvlan_vpc_k8s_net", "{ flags dormant; }") }
 	drops := func() { f.nft("add", "chain", "inet", "cni_ipvlan_vpc_k8s_net", "prerouting", "{ policy drop; }") }
-	table() // removes the tables of the ipvlan plugin, which only the tool's repair restores
+	table() // removes the ipvlan plugin's tables, which GC does not restore
 	must(t, f.ADD(p))
 	before := state()
 	for name, repair := range map[string]func() error{
@@ -72,7 +71,7 @@ func TestRepair(t *testing.T) {
 	if w, err := repair(); len(w) > 0 || err != nil {
 		t.Errorf("of what is there it has put back %v; %v", w, err)
 	}
-	// Repair ignores a sysctl that CHECK does not need, and other programs' tables.
+	// Repair ignores a sysctl that CHECK does not need, and tables of other programs.
 	f.nft("add table inet filter; add chain inet filter input { type filter hook input priority 0; policy drop; }")
 	f.add(f.node, nl.Sysctl{Key: "net/ipv4/conf/eth0/rp_filter", Value: "0"})
 	others := state()
@@ -82,7 +81,8 @@ func TestRepair(t *testing.T) {
 	same(t, "an admin's", others, state())
 }
 
-// TestRepairPart: one part cannot be restored. Repair restores the others, and reports both.
+// TestRepairPart: Repair cannot restore one of several objects. It restores the others, and reports both the restored
+// objects and the error.
 func TestRepairPart(t *testing.T) {
 	nltest.Need(t, "owner")
 	f, p := preparedTable(t)
@@ -133,7 +133,8 @@ func TestRepairNothing(t *testing.T) {
 	same(t, "the table", "", f.nft("list", "ruleset"))
 }
 
-// TestRepairAtOnce flushes the rules while ADDs and repairs run. All succeed, and in the end nothing is missing.
+// TestRepairAtOnce flushes the rules while ADDs and repairs run. All of them succeed, and in the end no rule is
+// missing.
 func TestRepairAtOnce(t *testing.T) {
 	f, p := preparedTable(t)
 	must(t, f.ADD(p))

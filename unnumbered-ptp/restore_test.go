@@ -16,8 +16,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// offAndOn disables IPv6 on the node and enables it again. Then the node gets its own address
-// again, as from its network manager.
+// offAndOn disables IPv6 on the node and enables it again. Then it adds the node's own address, as a network manager
+// does.
 func (f *fabric) offAndOn() {
 	f.t.Helper()
 	f.add(f.node, nl.Sysctl{Key: "net/ipv6/conf/all/disable_ipv6", Value: "1"})
@@ -26,20 +26,20 @@ func (f *fabric) offAndOn() {
 		nl.Route{Dst: netip.MustParsePrefix("::/0"), Via: netip.MustParseAddr(sixth("10.0.9.1")), Dev: "eth0"})
 }
 
-// only6 returns the IPv6 part of a result of the ipam plugin.
+// only6 removes IPv4 from a result of the ipam plugin, after it has added IPv6.
 func only6(res *types100.Result) {
 	dual(res)
 	res.IPs, res.Routes = res.IPs[1:], res.Routes[1:]
 }
 
-// missing returns what a pod lacks.
+// missing returns the objects that Missing finds missing for a pod.
 func (f *fabric) missing(p *pod) (l ptp.Loss) {
 	f.t.Helper()
 	must(f.t, f.node.Do(func() (err error) { l, err = ptp.Missing(f.node, &p.request); return err }))
 	return l
 }
 
-// misses adds a pod whose namespace then loses something. CHECK and Missing must report it.
+// misses adds a pod, and runs the command lose in its namespace. CHECK and Missing must report want.
 func (f *fabric) misses(p *pod, lose, want string) {
 	f.t.Helper()
 	must(f.t, f.ADD(p))
@@ -58,13 +58,13 @@ func (f *fabric) misses(p *pod, lose, want string) {
 	}
 }
 
-// restore restores what the node lacks.
+// restore restores the objects that are missing.
 func (f *fabric) restore(l ptp.Loss) (w nl.Wiring, err error) {
 	return w, f.node.Do(func() error { w, err = ptp.Restore(f.node, l); return err })
 }
 
-// TestRestore removes from the node what belongs to a pod, as other programs and the kernel do. CHECK and Missing find
-// it, and Restore puts it back. Then calls of a Service succeed in each family, and nothing is missing.
+// TestRestore removes objects of a pod from the node, as other programs and the kernel do. CHECK and Missing report
+// each loss, and Restore puts the objects back. Then calls of a Service succeed in each family, and nothing is missing.
 func TestRestore(t *testing.T) {
 	for _, loop := range loopsOfAll {
 		for name, family := range map[string]func(*types100.Result){"IPv4": nil, "dual": dual, "IPv6 alone": only6} {
@@ -86,7 +86,7 @@ func testRestore(t *testing.T, loop string, family func(*types100.Result)) {
 	must(t, f.ADD(p))
 	must(t, f.ADD(other))
 	if loop != "none" {
-		p.request.Config.ServiceLoop = "" // any loop that the pod has is right
+		p.request.Config.ServiceLoop = "" // without the key, CHECK accepts any loop
 	}
 	veth := ptp.VethName("net", p.request.Attachment)
 	served := func() {
@@ -100,7 +100,7 @@ func testRestore(t *testing.T, loop string, family func(*types100.Result)) {
 			must(t, err)
 		}
 	}
-	state := func() string { // in any order of the rules of one priority
+	state := func() string { // sorted: rules of one priority may be in any order
 		lines := strings.Split(nltest.Dump(t, f.node, p.NS), "\n")
 		slices.Sort(lines)
 		return strings.Join(lines, "\n")
@@ -131,7 +131,7 @@ func testRestore(t *testing.T, loop string, family func(*types100.Result)) {
 	} {
 		lose()
 		if state() == before {
-			continue // the pod does not have this
+			continue // the pod does not have this object
 		}
 		if f.CHECK(p) == nil {
 			t.Errorf("%s: CHECK is content", name)
@@ -153,8 +153,8 @@ func testRestore(t *testing.T, loop string, family func(*types100.Result)) {
 	}
 }
 
-// TestRestoreNot: Restore does nothing for IPv6 while IPv6 is disabled, and nothing through the namespace of another
-// pod.
+// TestRestoreNot: Restore restores nothing of IPv6 while IPv6 is disabled. It does nothing if the pod's path leads to
+// the namespace of another pod.
 func TestRestoreNot(t *testing.T) {
 	f := newFabric(t)
 	p, q := f.pod("pod1", pod1Addr, dual), f.pod("pod2", pod2Addr, dual)
@@ -173,7 +173,8 @@ func TestRestoreNot(t *testing.T) {
 	}
 }
 
-// TestCheckPod changes the pod's own namespace. CHECK and Missing name each change. Restore does nothing there.
+// TestCheckPod changes the pod's own namespace. CHECK and Missing name each change. Restore repairs nothing in this
+// namespace.
 func TestCheckPod(t *testing.T) {
 	for name, x := range map[string]struct{ lose, want string }{
 		"default route": {"ip route del default", "ip route add default via 10.0.9.10 dev eth1"},
@@ -201,8 +202,8 @@ func TestCheckPod(t *testing.T) {
 	}
 }
 
-// TestCheckPodChosen: a pod chooses the ports of its own connections. The runtime writes these sysctls after the ADD,
-// and replaces our list. CHECK succeeds as long as the pod cannot use the loop's ports.
+// TestCheckPodChosen: a pod's configuration has sysctls for local ports. The runtime writes these sysctls after the
+// ADD, so they replace our list. CHECK succeeds as long as the pod cannot use the loop's ports.
 func TestCheckPodChosen(t *testing.T) {
 	f, p := preparedTable(t)
 	must(t, f.ADD(p))

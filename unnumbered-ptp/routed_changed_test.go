@@ -16,11 +16,11 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// A setting is what a configuration says about the destinations of pods.
+// A setting has the keys of a configuration that decide which destinations a pod reaches through its ENI.
 type setting struct {
 	route string   // defaultRoute
 	hosts []string // hostCidrs
-	peers []string // destinations by the ENI, from the ipam plugin
+	peers []string // destinations through the ENI, from the ipam plugin
 }
 
 // set makes a routed pod with a setting.
@@ -31,8 +31,8 @@ func (f *fabric) set(name, addr string, s setting) *pod {
 	})
 }
 
-// seenBy calls the other host by both families, and the internet by IPv4, and compares the source that they see. If
-// that is "", it is the pod's address.
+// seenBy calls the other host by both families, and the internet by IPv4. It compares the sources that they see with
+// other and world. An empty string stands for the pod's own address.
 func (f *fabric) seenBy(when, other, world string, pods ...*pod) {
 	f.t.Helper()
 	for _, p := range pods {
@@ -51,8 +51,8 @@ func (f *fabric) seenBy(when, other, world string, pods ...*pod) {
 // inVPC are hostCidrs in the VPC, of both families.
 var inVPC = []string{"10.0.2.0/24", "fd00:0:2::/64"}
 
-// TestRoutedChanges: the configuration changes while pods of two ENIs run. The ADD of another pod makes the pods of
-// both ENIs reach each destination by the new configuration. Then nothing is missing, so repair does not undo the
+// TestRoutedChanges: the configuration changes while pods of two ENIs run. After the ADD of another pod, the pods of
+// both ENIs reach each destination as the new configuration says. Nothing is missing then, so repair does not undo the
 // change, and the next ADD changes nothing.
 func TestRoutedChanges(t *testing.T) {
 	const service = "172.20.0.0/16"
@@ -101,8 +101,9 @@ func TestRoutedChanges(t *testing.T) {
 	}
 }
 
-// TestRoutedChangesKilled: the ADD that changes the routes of two ENIs is killed at any moment. The running pods still
-// reach the destination, in the old or in the new way. After the next ADD, they reach it in the new way.
+// TestRoutedChangesKilled: an ADD changes the routes of two ENIs, and is killed at any moment. The running pods still
+// reach the destination, through the ENI or through the node. After the next ADD, they reach it as the new
+// configuration says.
 func TestRoutedChangesKilled(t *testing.T) {
 	f := newFabric(t)
 	serve(t, f.other, ":8080")
@@ -130,8 +131,8 @@ func TestRoutedChangesKilled(t *testing.T) {
 	}
 }
 
-// TestRoutedNetworks: pods of two networks share two ENIs, and only one network has a host CIDR. An ADD of the other
-// network keeps the route of the CIDR while a pod of the first network uses it.
+// TestRoutedNetworks: pods of two networks share two ENIs, and only one network has hostCidrs. An ADD of the other
+// network keeps the routes to these CIDRs as long as a pod of the first network uses them.
 func TestRoutedNetworks(t *testing.T) {
 	f := newFabric(t)
 	serve(t, f.other, ":8080")
@@ -170,8 +171,8 @@ func TestRoutedNetworks(t *testing.T) {
 	f.seenBy("after it", "", nodeAddr, far)
 }
 
-// TestRoutedNetworksMeet: an ADD takes a route from the table of an ENI. At any moment of that, the first pod of
-// another network comes to the ENI. If this pod needs the route, it has the route in the end.
+// TestRoutedNetworksMeet: an ADD removes a route from the table of an ENI. At any moment of this ADD, the first pod of
+// another network is added on the ENI. If this pod needs the route, the route exists in the end.
 func TestRoutedNetworksMeet(t *testing.T) {
 	for point, points := 1, 1; point <= points; point++ {
 		t.Run(fmt.Sprint(point), func(t *testing.T) {
@@ -197,7 +198,7 @@ func TestRoutedNetworksMeet(t *testing.T) {
 	}
 }
 
-// requests counts netlink requests.
+// requests makes a trace count the netlink requests of a process.
 func requests(c trace.Call) string {
 	if c.Nr != unix.SYS_WRITE || !strings.HasPrefix(c.File(0), "socket:") {
 		return ""

@@ -18,8 +18,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// TestRoutedCheck removes single parts of a routed pod from the node. CHECK names each, and Missing names those that
-// Restore can restore. Afterwards all is as before, and the pod reaches all destinations.
+// TestRoutedCheck removes single objects of a routed pod from the node. CHECK names each object, and Missing names
+// those that Restore can restore. After Restore, all is as before, and the pod reaches all destinations.
 func TestRoutedCheck(t *testing.T) {
 	f := newFabric(t)
 	p := f.routed("pod1", pod1Addr, dual)
@@ -112,7 +112,7 @@ func TestRoutedCheck(t *testing.T) {
 	}
 }
 
-// sorted returns the lines of the node's nftables rules in sorted order, because a restored table is the last.
+// sorted returns the lines of the node's nftables rules in sorted order, because nft lists a restored table last.
 func (f *fabric) sorted() string {
 	lines := strings.Split(f.nft("list", "ruleset"), "\n")
 	slices.Sort(lines)
@@ -130,8 +130,8 @@ func (f *fabric) markOf(eni int) string {
 	return chain
 }
 
-// TestRoutedCheckPod changes the namespace of a routed pod. CHECK and Missing name each change. Restore does nothing
-// there.
+// TestRoutedCheckPod changes the namespace of a routed pod. CHECK and Missing name each change. Restore repairs nothing
+// in this namespace.
 func TestRoutedCheckPod(t *testing.T) {
 	for name, x := range map[string]struct{ lose, want string }{
 		"default route":         {"ip route del default", "ip route add default via 169.254.1.1 dev eth0"},
@@ -157,8 +157,8 @@ func TestRoutedCheckPod(t *testing.T) {
 	}
 }
 
-// TestRoutedFlush removes from the node what serves routed pods, as firewalls and network managers do. The ADD of
-// another pod of the ENI restores it for all, and so do a collection and Restore together.
+// TestRoutedFlush removes objects that serve all routed pods from the node, as firewalls and network managers do. The
+// ADD of another pod on the ENI restores them for all pods. A collection and Restore together do the same.
 func TestRoutedFlush(t *testing.T) {
 	f := newFabric(t)
 	serve(t, f.other, ":8080")
@@ -207,8 +207,8 @@ func TestRoutedFlush(t *testing.T) {
 	}
 }
 
-// TestRoutedGC: a collection deletes the pairs of invalid attachments, and what belongs to an ENI whose link is gone.
-// It deletes nothing of other ENIs or of other programs.
+// TestRoutedGC: a collection deletes the pairs of invalid attachments, and the objects of an ENI whose link is gone. It
+// deletes no objects of other ENIs or other programs.
 func TestRoutedGC(t *testing.T) {
 	f := newFabric(t)
 	p, gone := f.routed("pod1", pod1Addr, dual), f.routed("pod2", pod2Addr, dual)
@@ -230,7 +230,7 @@ func TestRoutedGC(t *testing.T) {
 	must(t, f.CHECK(other))
 	nltest.Shell(t, f.node, "ip rule del pref 1018 table 3221242473; ip rule del pref 900")
 
-	// The ENI of pod3. hostCidrs may have added a route to its table.
+	// pod3 has this ENI. The route is as if hostCidrs had added it to the ENI's table.
 	nltest.Shell(t, f.node, "index=$(ip -o link show eth2 | cut -d: -f1); "+
 		"ip route add throw 172.20.0.0/16 table $((3221225472 + index)) proto 72; ip link del eth2")
 	must(t, f.GC(p, p.request.Attachment))
@@ -243,7 +243,7 @@ func TestRoutedGC(t *testing.T) {
 	}
 }
 
-// withoutLink returns a dump without the lines of a link.
+// withoutLink removes the lines that name a link from a dump.
 func withoutLink(dump, link string) string {
 	lines := slices.DeleteFunc(strings.Split(dump, "\n"), func(line string) bool {
 		return slices.Contains(strings.Fields(line), link)
@@ -251,7 +251,7 @@ func withoutLink(dump, link string) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestRoutedShared: when the last pod has gone, the node is as it was before the first.
+// TestRoutedShared: after the last pod, the node is as it was before the first.
 func TestRoutedShared(t *testing.T) {
 	for name, more := range families {
 		t.Run(name, func(t *testing.T) {
@@ -274,8 +274,8 @@ func TestRoutedShared(t *testing.T) {
 	}
 }
 
-// TestRemoveRouted: the last routed pod has gone, and other pods are there. Two rules stay: one that others may use,
-// too, and one that drops packets for pods that have ended. Everything else is as before the first routed pod.
+// TestRemoveRouted: the last routed pod is deleted, and other pods remain. Two rules stay: one that the other pods may
+// use, and one that drops packets for deleted pods. Everything else is as before the first routed pod.
 func TestRemoveRouted(t *testing.T) {
 	for name, more := range families {
 		t.Run(name, func(t *testing.T) {
@@ -305,7 +305,8 @@ func TestRemoveRouted(t *testing.T) {
 	}
 }
 
-// TestRoutedLoss: Missing reports a routed pod whose pair is gone, and refuses the namespace of another pod.
+// TestRoutedLoss: Missing reports a routed pod whose pair is gone. It fails if the path leads to the namespace of
+// another pod.
 func TestRoutedLoss(t *testing.T) {
 	f := newFabric(t)
 	p := f.routed("pod1", pod1Addr)
@@ -323,8 +324,8 @@ func TestRoutedLoss(t *testing.T) {
 	}
 }
 
-// TestRoutedHostCIDRs: the configuration moves the CIDRs of the VPC to the node while pods of the ENI run, and back.
-// The next ADD replaces the routes that they share.
+// TestRoutedHostCIDRs: while pods of the ENI run, the configuration changes: hostCidrs gets the CIDRs of the VPC, and
+// loses them again. After each change, the next ADD replaces the routes that the pods share.
 func TestRoutedHostCIDRs(t *testing.T) {
 	f := newFabric(t)
 	must(t, f.ADD(f.routed("pod1", pod1Addr, dual)))
@@ -350,7 +351,7 @@ func TestRoutedHostCIDRs(t *testing.T) {
 	}
 }
 
-// peers adds routes by the ENI to a result of the ipam plugin.
+// peers returns a function that adds routes through the ENI to a result of the ipam plugin.
 func peers(cidrs ...string) func(*types100.Result) {
 	return func(res *types100.Result) {
 		for _, dst := range cidrs {
@@ -359,8 +360,9 @@ func peers(cidrs ...string) func(*types100.Result) {
 	}
 }
 
-// TestRoutedChanged: the configuration moves a destination while pods of the ENI run. The next ADD changes the route
-// that they share. CHECK then accepts each pod, and no pod misses a route. If the route is removed, each pod misses it.
+// TestRoutedChanged: the configuration moves a destination from the node to the ENI while a pod of the ENI runs. The
+// ADD of another pod changes the route that both pods share. Then CHECK accepts both pods, and neither misses a route.
+// If the route is removed, both miss it.
 func TestRoutedChanged(t *testing.T) {
 	f := newFabric(t)
 	older, newer := f.routed("pod1", pod1Addr, peers("10.8.0.0/16")), f.routed("pod2", pod2Addr, peers("10.8.0.0/16"))

@@ -18,12 +18,12 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// far is an address of the internet on the other host.
+// far is an address outside of the VPC that the other host has.
 const far = "198.51.100.9"
 
-// TestRoutedPathMTU sends large packets to hosts behind a smaller MTU: by the ENI, and by the node, which translates
-// the router's errors. The pod learns the MTU, and its connection works. The same holds for packets to a pod whose pair
-// has a smaller MTU.
+// TestRoutedPathMTU sends large packets to hosts behind a link with a smaller MTU. They go through the ENI, or through
+// the node, which translates the router's ICMP errors. The pod learns the MTU, and its connection works. The same holds
+// for packets to a pod whose pair has a smaller MTU.
 func TestRoutedPathMTU(t *testing.T) {
 	const small, bytes = 1400, 300_000
 	f := newFabric(t)
@@ -37,7 +37,7 @@ func TestRoutedPathMTU(t *testing.T) {
 		listen(t, n, ":8090", drain)
 	}
 	serve(t, narrow.NS, ":8080")
-	for _, own := range []string{otherAddr, sixth(otherAddr), far} { // the answer must come from the called address
+	for _, own := range []string{otherAddr, sixth(otherAddr), far} { // answers come from the called address
 		serve(t, f.other, net.JoinHostPort(own, "8080"))
 	}
 	for _, x := range []struct {
@@ -57,7 +57,7 @@ func TestRoutedPathMTU(t *testing.T) {
 		{"to a pod of the node, IPv6", pods[2].NS, "6", narrow.addr, pod3Addr},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			if x.from != f.other { // the host's own large packets do not pass then
+			if x.from != f.other { // the smaller MTU would also stop large packets of the host itself
 				f.add(f.router, nl.Up{Dev: "eni2", MTU: small})
 			}
 			udp, tcp := "udp"+x.family, "tcp"+x.family
@@ -73,8 +73,8 @@ func TestRoutedPathMTU(t *testing.T) {
 	}
 }
 
-// learned sends datagrams that must not be fragmented, each as large as the path's MTU in the kernel, until one is
-// answered. It returns that MTU, and the source in the answer.
+// learned sends datagrams that must not be fragmented. Each is as large as the path MTU that the kernel knows, until
+// the server answers one. learned returns this MTU, and the source that the server saw.
 func learned(n *nl.NS, network, to string) (mtu int, seen string, err error) {
 	level, option, discover, headers := unix.IPPROTO_IP, unix.IP_MTU, unix.IP_MTU_DISCOVER, 28
 	if network == "udp6" {
@@ -111,8 +111,8 @@ func learned(n *nl.NS, network, to string) (mtu int, seen string, err error) {
 	return mtu, "", errors.New("no answer")
 }
 
-// TestRoutedBeside: a pod with a link of the ENI calls Services on a node with routed pods. The backend still sees the
-// pod's address.
+// TestRoutedBeside: on a node with routed pods, a pod with a slave calls Services. The backend still sees this pod's
+// address.
 func TestRoutedBeside(t *testing.T) {
 	s := newScene(t, [2]string{"redirect", "redirect"})
 	p := s.routed("routed", "10.0.1.57", dual)
@@ -130,8 +130,8 @@ func TestRoutedBeside(t *testing.T) {
 	}
 }
 
-// TestRoutedGone sends packets to a routed pod that has ended, by its own ENI and by the boot ENI. The VPC delivers
-// them as long as the ENI has the address. The node must send none of them back to the VPC, because their source is the
+// TestRoutedGone sends packets to a deleted routed pod, through its own ENI and through the boot ENI. The VPC delivers
+// them as long as the ENI has the address. The node must not send any of them back to the VPC: their source is the
 // address of another host.
 func TestRoutedGone(t *testing.T) {
 	for eni, addrs := range map[string][2]string{"eth1": {pod1Addr, pod2Addr}, "eth0": {"10.0.9.50", "10.0.9.51"}} {
@@ -149,7 +149,7 @@ func TestRoutedGone(t *testing.T) {
 						must(t, tell(f.other, "", to, "anyone?"))
 					}
 				}
-				time.Sleep(100 * time.Millisecond) // veths deliver at once
+				time.Sleep(100 * time.Millisecond) // a veth delivers packets at once
 				now := seen()
 				if back, got := now["back"]-before["back"], now["pods"]-before["pods"]; back != 0 || got != sent {
 					t.Errorf("%s: the node has sent %d packets to pods, want %d, and %d back", when, got, sent, back)
@@ -170,8 +170,9 @@ func TestRoutedGone(t *testing.T) {
 	}
 }
 
-// TestRoutedArrivals: the kernel's check of sources finds the ENI of a packet by its mark. So a strict check passes
-// packets of the VPC to routed pods of each ENI. After another program has emptied the map of arrivals, it does not.
+// TestRoutedArrivals: the kernel's check of sources (rp_filter) looks up the ENI of a packet by the packet's mark. So
+// even a strict check passes packets from the VPC to routed pods of each ENI. If another program has emptied the map of
+// arrivals, the check drops them.
 func TestRoutedArrivals(t *testing.T) {
 	f := newFabric(t)
 	pods := f.routedPods(dual)
@@ -184,7 +185,7 @@ func TestRoutedArrivals(t *testing.T) {
 		for _, p := range []*pod{pods[0], pods[2]} {
 			must(t, tell(f.other, "", p.addr, "anyone?"))
 		}
-		time.Sleep(100 * time.Millisecond) // veths deliver at once
+		time.Sleep(100 * time.Millisecond) // a veth delivers packets at once
 		return sent()["pods"]
 	}
 	for _, p := range []*pod{pods[0], pods[2]} {
@@ -201,8 +202,8 @@ func TestRoutedArrivals(t *testing.T) {
 	}
 }
 
-// TestRoutedUpgrade: a node also has the rules of an earlier release, in another order. Pods and the VPC reach each
-// other, and packets for a pod that has ended are dropped.
+// TestRoutedUpgrade: a node still has the rules of an earlier release, in another order. Pods and the VPC reach each
+// other, and the node drops packets for a deleted pod.
 func TestRoutedUpgrade(t *testing.T) {
 	f := newFabric(t)
 	for _, ip := range []string{"ip", "ip -6"} {
@@ -231,14 +232,15 @@ func TestRoutedUpgrade(t *testing.T) {
 	for _, to := range []string{pod1Addr, sixth(pod1Addr)} {
 		must(t, tell(f.other, "", to, "anyone?"))
 	}
-	time.Sleep(100 * time.Millisecond) // veths deliver at once
+	time.Sleep(100 * time.Millisecond) // a veth delivers packets at once
 	if now := sent(); now["back"] != 0 {
 		t.Errorf("the node has sent %d packets back to the VPC", now["back"])
 	}
 }
 
-// TestRoutedBoot: a routed pod is on the boot ENI. The node serves the pod, and still sends its translated packets to
-// hosts of the boot ENI's subnet. These are calls of NodePorts with a backend there, and answers to a caller there.
+// TestRoutedBoot: a routed pod has an address of the boot ENI. The node serves the pod. It also still sends translated
+// packets to hosts of the boot ENI's subnet: calls of NodePorts whose backend is such a host, and answers to such a
+// caller.
 func TestRoutedBoot(t *testing.T) {
 	const neighbour, podAddr = "10.0.9.1", "10.0.9.50"
 	f := newFabric(t)
@@ -281,7 +283,7 @@ func TestRoutedBoot(t *testing.T) {
 	must(t, f.CHECK(p))
 }
 
-// nodePorts returns kube-proxy's rules for NodePorts from 30080 on, each with one backend.
+// nodePorts returns kube-proxy's rules for the NodePorts 30080, 30081 and so on, one for each backend.
 func nodePorts(network string, backends ...string) nl.Table {
 	t := nl.Table{Family: "inet", Name: "node_ports_" + network, Chains: []nl.Chain{
 		{Name: "prerouting", Type: "nat", Hook: "prerouting", Priority: -100},
@@ -296,8 +298,8 @@ func nodePorts(network string, backends ...string) nl.Table {
 	return t
 }
 
-// counts returns a function that counts datagrams to a port: those that the node has sent to pods, and those back to
-// the VPC.
+// counts makes the node count datagrams to a port: those to pods, and those back to the VPC. The function that it
+// returns reads both counters.
 func (f *fabric) counts(port uint16) func() map[string]uint64 {
 	f.t.Helper()
 	udp := nl.DPort("udp", port, port)
@@ -317,7 +319,7 @@ func (f *fabric) counts(port uint16) func() map[string]uint64 {
 	}
 }
 
-// TestRoutedMetadata calls the metadata service, for each default route and each value of blockInstanceMetadata.
+// TestRoutedMetadata sends to the metadata service, for each default route and each value of blockInstanceMetadata.
 func TestRoutedMetadata(t *testing.T) {
 	yes, no := new(true), new(false)
 	for name, c := range map[string]struct {
@@ -349,8 +351,8 @@ func TestRoutedMetadata(t *testing.T) {
 	}
 }
 
-// inquires sends datagrams to addresses of the metadata service, by an ordinary socket, and by one that is bound to the
-// pod's link. The ordinary socket must get an error for those in unreached.
+// inquires sends datagrams to addresses of the metadata service, through an unbound socket and through a socket that is
+// bound to the pod's link. The unbound socket must get an error for each address in unreached.
 func (f *fabric) inquires(t *testing.T, h hearer, p *pod, reach, unreached []string) {
 	t.Helper()
 	for _, dev := range []string{"", "eth0"} {

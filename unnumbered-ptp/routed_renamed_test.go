@@ -14,9 +14,9 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// TestRoutedRenamed: udev names the link of a new ENI after the ADD of the first routed pod. Restore puts back what
-// belonged to the old name, and a collection deletes the rest. Then CHECK passes. It also passes for a pod with a link
-// of the ENI, and when another new link gets the old name.
+// TestRoutedRenamed: udev renames the link of a new ENI after the ADD of the first routed pod. Restore puts back the
+// objects that had the old name, and a collection deletes the leftovers. Then CHECK succeeds, also for a pod with a
+// slave of the ENI, and even if another new link gets the old name.
 func TestRoutedRenamed(t *testing.T) {
 	f := newFabric(t)
 	serve(t, f.other, ":8080")

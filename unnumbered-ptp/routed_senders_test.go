@@ -16,7 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// open switches off the kernel's checks of IPv4 sources on the node, because IPv6 has none.
+// open switches off the kernel's checks of IPv4 sources on the node, so that only our rules drop packets, as with IPv6.
 func (f *fabric) open(pods ...*pod) {
 	f.t.Helper()
 	var links []string
@@ -26,9 +26,9 @@ func (f *fabric) open(pods ...*pod) {
 	f.add(f.node, unchecked(append(links, "eth0", "eth1", "eth2")...)...)
 }
 
-// TestRoutedSender: a routed pod sends packets with another pod's source to pods of the node, to the VPC, to the
-// internet, and to NodePorts for these. None arrives, and the chain senders counts each connection. Packets with the
-// pod's own source arrive, although other routing rules (ip rule from) are for the addresses of these pods.
+// TestRoutedSender: a routed pod sends packets with the source of another pod. They go to pods of the node, to the VPC,
+// to the internet, and to NodePorts of these. None arrives, and the chain senders counts each connection. Packets with
+// the pod's own source arrive, even if other routing rules (ip rule from) name the addresses of these pods.
 func TestRoutedSender(t *testing.T) {
 	f := newFabric(t)
 	f.add(f.router, nl.Addr{Prefix: netip.MustParsePrefix(internet6 + "/128"), Dev: "lo", NoDAD: true})
@@ -45,7 +45,7 @@ func TestRoutedSender(t *testing.T) {
 			otherAddr + ":8080": f.other, internet + ":8080": f.router,
 			nodeAddr + ":30080": pods[1].NS, nodeAddr + ":30081": f.other} {
 			if at == f.router && network == "udp6" {
-				continue // the fabric has no such source check for what only the router has
+				continue // the fabric's source check ignores destinations that only the router has
 			}
 			server := bind(t, at, network, ":8080")
 			for _, sender := range []string{pod2Addr, pod3Addr, "10.0.1.60", otherAddr, nodeAddr} {
@@ -70,14 +70,14 @@ func TestRoutedSender(t *testing.T) {
 			dropped += int(c.Packets)
 		}
 	}
-	const ofNode = 7 // the kernel itself drops packets with the node's source
+	const ofNode = 7 // the kernel itself drops packets with the node's own source
 	if dropped < forged-ofNode {
 		t.Errorf("of %d forged packets, the chain senders has counted %d", forged, dropped)
 	}
 }
 
-// TestRoutedMark: a routed pod marks its packets with the number of another ENI, and with the mark of NodePorts. They
-// still leave by its own ENI, with its own address.
+// TestRoutedMark: a routed pod marks its packets with the number of another ENI, and with the mark of NodePorts. The
+// packets still leave through the pod's own ENI, with the pod's own address.
 func TestRoutedMark(t *testing.T) {
 	f := newFabric(t)
 	pods := f.routedPods(dual)
@@ -114,7 +114,7 @@ func TestRoutedMark(t *testing.T) {
 }
 
 // TestRoutedNextHop: a routed pod takes the addresses of its next hops and of the ENI's link, and answers ARP requests
-// for others. The node and other pods do not believe it.
+// for other addresses. The node and the other pods ignore its claims.
 func TestRoutedNextHop(t *testing.T) {
 	f := newFabric(t)
 	pods := f.routedPods(dual)
@@ -140,9 +140,9 @@ func TestRoutedNextHop(t *testing.T) {
 	}
 }
 
-// TestRoutedMarked: some programs look up the way back with a packet's mark, and must find pods and ENIs. One is the
-// kernel's check of sources with src_valid_mark, which wg-quick sets. The other is firewalld's rule for IPv6, here for
-// both families.
+// TestRoutedMarked: some programs look up a packet's way back with the packet's mark. This lookup must find the pods
+// and the ENIs. The kernel's check of sources does it with src_valid_mark, which wg-quick sets. The IPv6 rule of
+// firewalld does it, too; here the test adds this rule for both families.
 func TestRoutedMarked(t *testing.T) {
 	f := newFabric(t)
 	pods := f.routedPods(dual)

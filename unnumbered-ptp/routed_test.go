@@ -22,11 +22,11 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// router6 is the router's IPv6 address on every link.
+// router6 is the router's IPv6 address on each of its links.
 const router6 = "fe80:ec2::1"
 
-// routed makes a namespace without links for a routed pod. The VPC sends packets for the pod to the MAC address of its
-// ENI.
+// routed makes a namespace without links for a routed pod. It makes the router send packets for the pod to the MAC
+// address of the pod's ENI.
 func (f *fabric) routed(name, addr string, more ...func(*types100.Result)) *pod {
 	f.t.Helper()
 	p := f.unconnected(name, addr, more...)
@@ -61,7 +61,7 @@ func (f *fabric) leads(a netip.Addr, dev string) {
 		nl.Neigh{Addr: a, MAC: eni.MAC, Dev: port})
 }
 
-// routedAgain returns a fabric on which a routed pod has come and gone, and a pod without links.
+// routedAgain returns a fabric on which a routed pod was added and deleted, and another pod without links.
 func routedAgain(t *testing.T, more ...func(*types100.Result)) (*fabric, *pod) {
 	t.Helper()
 	f := newFabric(t)
@@ -71,10 +71,10 @@ func routedAgain(t *testing.T, more ...func(*types100.Result)) (*fabric, *pod) {
 	return f, f.routed("pod1", pod1Addr, more...)
 }
 
-// veth is the node's end of a pod's pair.
+// veth returns the name of the node's end of the pod's pair.
 func (p *pod) veth() string { return ptp.VethName("net", p.request.Attachment) }
 
-// families are those of routed pods.
+// families has the families that a routed pod can have.
 var families = map[string][]func(*types100.Result){"IPv4": nil, "dual": {dual}, "IPv6 alone": {only6}}
 
 // TestRoutedLifecycle adds, checks and deletes a routed pod, each twice.
@@ -102,7 +102,7 @@ func TestRoutedLifecycle(t *testing.T) {
 	}
 }
 
-// TestRoutedDelWithout calls DEL of a routed pod without prevResult, or without a namespace, or without both.
+// TestRoutedDelWithout calls DEL of a routed pod without prevResult, without a namespace, and without both.
 func TestRoutedDelWithout(t *testing.T) {
 	f, p := routedAgain(t, dual)
 	p.request.Config.BlockInstanceMetadata = new(true)
@@ -127,7 +127,7 @@ func TestRoutedDelWithout(t *testing.T) {
 	}
 }
 
-// TestRoutedOrNothing: ADDs of a routed pod fail. Nothing of the pod is left, and the error names the cause.
+// TestRoutedOrNothing: ADD of a routed pod fails. Nothing of the pod remains, and the error names the cause.
 func TestRoutedOrNothing(t *testing.T) {
 	everywhere := netip.MustParsePrefix("0.0.0.0/0")
 	for name, x := range map[string]struct {
@@ -163,7 +163,7 @@ func TestRoutedOrNothing(t *testing.T) {
 	}
 }
 
-// TestRoutedTraffic sends packets from and to routed pods, and compares the source that the receiver sees.
+// TestRoutedTraffic sends packets from routed pods and to them, and checks the source that each receiver sees.
 func TestRoutedTraffic(t *testing.T) {
 	for name, strict := range map[string][]nl.Object{"": nil, "strict rp_filter": {
 		nl.Sysctl{Key: "net/ipv4/conf/all/rp_filter", Value: "1"},
@@ -193,7 +193,7 @@ func TestRoutedTraffic(t *testing.T) {
 					{pods[0].NS, internet + ":443", nodeAddr},
 				} {
 					if c.to == internet+":443" && network[3] == '6' {
-						continue // the internet cannot answer IPv6 addresses of the fabric
+						continue // the internet has no routes to the fabric's IPv6 addresses
 					}
 					seen, err := call(c.from, network, dialled(network, c.to))
 					if want := seenAs(network, c.seen); err != nil || seen != want {
@@ -205,7 +205,7 @@ func TestRoutedTraffic(t *testing.T) {
 	}
 }
 
-// routedPods adds three routed pods, two on one ENI and one on another.
+// routedPods adds three routed pods: two on one ENI, and one on another ENI.
 func (f *fabric) routedPods(more ...func(*types100.Result)) (pods []*pod) {
 	f.t.Helper()
 	for i, addr := range []string{pod1Addr, pod2Addr, pod3Addr} {
@@ -218,9 +218,9 @@ func (f *fabric) routedPods(more ...func(*types100.Result)) (pods []*pod) {
 	return pods
 }
 
-// awaitAddrs waits until the pod's namespace takes packets for its addresses. The kernel adds the local route of a new
-// IPv6 address from a work queue (addrconf_dad_work), also without duplicate address detection. A datagram that comes
-// before this route is lost.
+// awaitAddrs waits until the pod's namespace accepts packets for its addresses. The kernel adds the local route of a
+// new IPv6 address from a work queue (addrconf_dad_work), even without duplicate address detection. A datagram that
+// arrives before this route exists is lost.
 func (p *pod) awaitAddrs(t testing.TB) {
 	t.Helper()
 	for _, c := range p.ipam.IPs {
@@ -237,8 +237,8 @@ func (p *pod) awaitAddrs(t testing.TB) {
 	}
 }
 
-// TestRoutedSandbox: a routed pod has no qdisc, so that a runtime for virtual machines can add its own. Only a block of
-// the metadata service adds one. By default, this is the block for IPv6.
+// TestRoutedSandbox: the link of a routed pod has no qdisc, so that a runtime for virtual machines can add its own.
+// Only a block of the metadata service adds a qdisc. By default, the block for IPv6 does.
 func TestRoutedSandbox(t *testing.T) {
 	nltest.Need(t, "police")
 	byENI := func(res *types100.Result) {

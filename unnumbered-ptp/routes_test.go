@@ -18,7 +18,7 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// configured sets the configuration of a pod.
+// configured changes the configuration of a pod, and validates it.
 func (f *fabric) configured(p *pod, change func(*ptp.Config)) *pod {
 	f.t.Helper()
 	change(&p.request.Config)
@@ -30,16 +30,16 @@ func (f *fabric) configured(p *pod, change func(*ptp.Config)) *pod {
 
 const (
 	nodeLocalDNS = "169.254.20.10"
-	byNode       = "198.51.100.7" // in the internet, but reached by the node
+	byNode       = "198.51.100.7" // in the internet, but pods reach it through the node
 )
 
-// atNode gives a pod destinations by the veth: Services of both families, and others.
+// atNode sets hostCidrs: the Services of both families, nodeLocalDNS and byNode.
 func atNode(c *ptp.Config) {
 	c.HostCIDRs = []string{"172.20.0.0/16", "fd77::/64", nodeLocalDNS, byNode}
 }
 
 // TestRoutes tries both default routes. Traffic to hostCidrs goes through the node, and Services work. The internet
-// sees the node or the pod, as configured.
+// sees the node's or the pod's address, as the configuration says.
 func TestRoutes(t *testing.T) {
 	for _, c := range []struct{ route, loop, internet string }{
 		{"host", "redirect", nodeAddr}, {"vpc", "redirect", pod1Addr}, {"vpc", "masquerade", pod1Addr},
@@ -105,8 +105,8 @@ func TestRoutesLifecycle(t *testing.T) {
 	same(t, "DEL without prevResult", before, nltest.Dump(t, f.node, p.NS))
 }
 
-// TestRoutesChanged repeats the ADD of a running pod with another default route. ADD refuses and changes nothing.
-// Runtimes make no second ADD without a DEL (CNI specification, section 2), but people may.
+// TestRoutesChanged repeats the ADD of a running pod with another default route. ADD fails, and changes nothing.
+// Runtimes do not repeat an ADD without a DEL (CNI specification, section 2), but people may.
 func TestRoutesChanged(t *testing.T) {
 	for was, is := range map[string]string{"host": "vpc", "vpc": "host"} {
 		t.Run(was+" to "+is, func(t *testing.T) {
@@ -126,8 +126,8 @@ func TestRoutesChanged(t *testing.T) {
 	}
 }
 
-// TestCheckLaterRoutes: a later plugin has added a route to the result that CHECK gets (CNI specification 1.1.0,
-// section 2, "CHECK": plugins may change routes).
+// TestCheckLaterRoutes: a later plugin has added a route to the result that CHECK gets. CHECK must accept this (CNI
+// specification 1.1.0, section 2, "CHECK": plugins may change routes).
 func TestCheckLaterRoutes(t *testing.T) {
 	for name, dst := range map[string]string{"default route": "0.0.0.0/0", "of hostCidrs": "172.20.0.0/16"} {
 		t.Run(name, func(t *testing.T) {
@@ -146,8 +146,8 @@ func TestCheckLaterRoutes(t *testing.T) {
 	}
 }
 
-// TestRoutesOfPeer: a peered VPC has the CIDRs of the Services, so prevResult has these routes by the ENI. They still
-// lead to the node.
+// TestRoutesOfPeer: a peered VPC has the same CIDRs as the Services, so prevResult has routes through the ENI to these
+// CIDRs. Packets to Services must still go to the node.
 func TestRoutesOfPeer(t *testing.T) {
 	for _, loop := range []string{"redirect", "masquerade"} {
 		t.Run(loop, func(t *testing.T) {

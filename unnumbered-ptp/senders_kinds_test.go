@@ -17,7 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// senders calls test with a pod of each kind. The argument veth is the pod's link to the node.
+// senders runs test with a pod of each kind. The parameter veth of test is the pod's link to the node.
 func senders(t *testing.T, test func(t *testing.T, f *fabric, p *pod, veth string)) {
 	for _, loop := range []string{"redirect", "masquerade", "none"} {
 		t.Run(loop, func(t *testing.T) {
@@ -52,9 +52,9 @@ func (f *fabric) dropped() (n uint64) {
 	return n
 }
 
-// TestSendersPass: the node drops no packet of DHCP, of neighbour discovery, and to a multicast group. It also
-// drops no packet to NodeLocal DNSCache, which the node does not track, and to a Service whose endpoint is the pod
-// itself. The node has a rule for packets from the pod's address, as amazon-vpc-cni-k8s adds for its pods.
+// TestSendersPass: the node drops no packet of DHCP or of neighbour discovery, and none to a multicast group. It also
+// drops no packet to NodeLocal DNSCache, which the node does not track, and none to a Service whose endpoint is the pod
+// itself. The node has a rule for packets from the pod's address, as amazon-vpc-cni-k8s adds it for its pods.
 func TestSendersPass(t *testing.T) {
 	const dns4, dns6 = nodeLocalDNS, "fd77::53"
 	senders(t, func(t *testing.T, f *fabric, p *pod, veth string) {
@@ -95,8 +95,8 @@ func TestSendersPass(t *testing.T) {
 	})
 }
 
-// TestForgedSegment: TCP packets that begin no connection also need the pod's own source. The node drops those with
-// the source of another host. The test counts before kube-proxy's rule for such packets.
+// TestForgedSegment: TCP packets that do not begin a connection also need the pod's own source. The node drops those
+// with the source of another host. The test counts packets before kube-proxy's rule, which also drops such packets.
 func TestForgedSegment(t *testing.T) {
 	senders(t, func(t *testing.T, f *fabric, p *pod, veth string) {
 		near := p.veth()
@@ -125,7 +125,7 @@ func TestForgedSegment(t *testing.T) {
 	})
 }
 
-// The flags of a TCP segment.
+// These are the flags of a TCP segment.
 const fin, syn, rst, ack = 1, 2, 4, 16
 
 // segment sends a TCP segment without data.

@@ -20,7 +20,7 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// unchecked switches off the check of IPv4 sources on a link, because IPv6 has none.
+// unchecked switches off the check of IPv4 sources on links, so that only our rules drop packets, as with IPv6.
 func unchecked(links ...string) (objects []nl.Object) {
 	for _, l := range append(links, "all") {
 		objects = append(objects, nl.Sysctl{Key: "net/ipv4/conf/" + l + "/rp_filter", Value: "0"})
@@ -28,8 +28,8 @@ func unchecked(links ...string) (objects []nl.Object) {
 	return objects
 }
 
-// TestClosedPort sends a datagram to a closed port of the loop. It must not reach other ports of the pod, and the node
-// must not track it.
+// TestClosedPort sends a datagram to a closed port that the loop uses. The datagram must not reach another port of the
+// pod, and the node must not track it.
 func TestClosedPort(t *testing.T) {
 	const own, closed = "33739", "50123" // the loop translates closed to own
 	s := newScene(t, redirects)
@@ -45,7 +45,7 @@ func TestClosedPort(t *testing.T) {
 		if n := nltest.Tracked(t, s.node); n != tracked {
 			t.Errorf("%s: the node tracks %d connections, and %d before", network, n, tracked)
 		}
-		// After this answer, datagrams on the same way have arrived.
+		// When this answer has come, earlier datagrams on the same path have arrived, too.
 		if _, err := call(p.NS, network, dialled(network, "172.20.0.10:80")); err != nil {
 			t.Error(err)
 		}
@@ -56,7 +56,7 @@ func TestClosedPort(t *testing.T) {
 	}
 }
 
-// TestForgedSender sends packets with a false source through the node, also by a NodePort. They must not arrive.
+// TestForgedSender sends packets with a false source through the node, and through a NodePort. They must not arrive.
 func TestForgedSender(t *testing.T) {
 	const port = ":8080"
 	s := newScene(t, redirects)
@@ -89,8 +89,9 @@ func TestForgedSender(t *testing.T) {
 	}
 }
 
-// TestBackendOfRule: the node has a rule for packets from the backend of a Service, as amazon-vpc-cni-k8s adds for its
-// pods. The rule would lead answers through the VPC, but a pod that calls the Service has no false source.
+// TestBackendOfRule: the node has a rule for packets from the address of a Service's backend, as amazon-vpc-cni-k8s
+// adds it for its pods. This rule would lead answers to the VPC. Nevertheless, the node must not take the source of a
+// pod that calls the Service for a false one.
 func TestBackendOfRule(t *testing.T) {
 	s := newScene(t, redirects)
 	iproute(t, s.node, fromRules(pod3Addr))
@@ -101,7 +102,7 @@ func TestBackendOfRule(t *testing.T) {
 	}
 }
 
-// fromRules returns commands that lead packets from addresses to the VPC, by IPv4 and IPv6.
+// fromRules returns ip(8) commands that make the node send packets from these addresses to the VPC, in both families.
 func fromRules(addrs ...string) string {
 	lines := "route add default via 10.0.1.1 dev eth1 onlink table 2\n" +
 		"-6 route add default via " + sixth("10.0.1.1") + " dev eth1 onlink table 2\n"
@@ -111,7 +112,7 @@ func fromRules(addrs ...string) string {
 	return lines
 }
 
-// ruleForNode gives the node a routing table for packets from its own address, as nodes with several ENIs have.
+// ruleForNode gives the node a routing table for packets from its own address. Nodes with several ENIs often have one.
 func (f *fabric) ruleForNode() {
 	f.t.Helper()
 	for _, addr := range []string{nodeAddr, sixth(nodeAddr)} {
@@ -126,8 +127,8 @@ func (f *fabric) ruleForNode() {
 }
 
 // TestNodeOfManyRules: the node has a routing table for packets from its own address. Pods must reach this address, and
-// another pod by a NodePort. With such a rule, any rp_filter but 0 drops IPv4 packets to the node, with or without our
-// plugins.
+// another pod through a NodePort at it. With such a table, any rp_filter except 0 drops IPv4 packets to the node, even
+// without our plugins.
 func TestNodeOfManyRules(t *testing.T) {
 	s := newScene(t, redirects)
 	s.add(s.node, unchecked(s.pods[0].result.Interfaces[1].Name)...)
@@ -155,7 +156,7 @@ func TestNodeOfManyRules(t *testing.T) {
 		}
 	}
 	answers("eth0")
-	// The change that doctor proposes works even where sources are checked.
+	// With the rule that doctor proposes, this works even on links that check sources.
 	iproute(t, s.node, "rule add pref 511 iif lo lookup main suppress_prefixlength 31 \n"+
 		"-6 rule add pref 511 iif lo lookup main suppress_prefixlength 127")
 	s.add(s.node, nl.Sysctl{Key: "net/ipv4/conf/" + veth + "/rp_filter", Value: "1"})
@@ -172,8 +173,8 @@ func TestNodeOfManyRules(t *testing.T) {
 	}
 }
 
-// TestRuleForNodeAlone: the node has a routing table for packets from its own address. Pods reach another pod by a
-// NodePort at this address, even if all pods of the node are routed or if nodePorts is empty.
+// TestRuleForNodeAlone: the node has a routing table for packets from its own address. Pods reach another pod through a
+// NodePort at this address, even if the node has only routed pods, or if nodePorts is empty.
 func TestRuleForNodeAlone(t *testing.T) {
 	for name, configure := range map[string]func(*ptp.Config){
 		"routed":             func(*ptp.Config) {},
@@ -224,8 +225,9 @@ func TestForgedAnswer(t *testing.T) {
 	}
 }
 
-// TestByVeth binds a socket to the veth, as any program may. With a loop, the packets have the pod's address or do not
-// arrive. Without a loop, they have the node's address, and the security groups of the boot ENI apply.
+// TestByVeth binds a socket to the veth, as any program in a pod may do. With a loop, the packets have the pod's
+// address, or do not arrive. Without a loop, they have the node's address, and the security groups of the boot ENI
+// apply to them.
 func TestByVeth(t *testing.T) {
 	for loop, as := range map[string]string{"redirect": pod1Addr, "masquerade": "", "none": nodeAddr} {
 		s := newScene(t, [2]string{loop, loop})
@@ -246,14 +248,14 @@ func TestByVeth(t *testing.T) {
 	}
 }
 
-// A box sends and gets datagrams.
+// A box is a UDP socket that sends and receives datagrams.
 type box struct {
 	*testing.T
 	*net.UDPConn
 	network string
 }
 
-// An option is a socket option.
+// An option sets a socket option.
 type option func(fd int) error
 
 // transparent lets a socket send from any address.
@@ -296,7 +298,7 @@ func (b box) send(text, to string) {
 	must(b.T, err)
 }
 
-// next returns the next datagram that arrives, or "" if none does.
+// next waits for the next datagram, and returns its text. It returns "" if none arrives.
 func (b box) next() string {
 	must(b.T, b.SetReadDeadline(time.Now().Add(time.Minute)))
 	text := make([]byte, 100)

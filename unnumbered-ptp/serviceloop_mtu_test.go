@@ -12,11 +12,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// loopsOfAll are service loops that all pods of a scene have.
+// loopsOfAll has the service loops that tests give to all pods of a scene.
 var loopsOfAll = []string{"redirect", "masquerade", "none"}
 
-// TestPathMTU sends large packets to another host behind a smaller MTU. The router's errors must reach the connection,
-// even one to a Service.
+// TestPathMTU sends large packets to a host behind a link with a smaller MTU. The router's ICMP errors must reach the
+// connection, even if it is a connection to a Service.
 func TestPathMTU(t *testing.T) {
 	for _, loop := range loopsOfAll {
 		s := newScene(t, [2]string{loop, loop})
@@ -33,12 +33,12 @@ func TestPathMTU(t *testing.T) {
 }
 
 // TestPathMTUOfDatagrams sends fragments that are too large for the router's next link. With IPv6, the router's error
-// is about a fragment. It must reach the sending socket, even of a call to a Service.
+// quotes a fragment. The error must reach the sending socket, even in a call to a Service.
 func TestPathMTUOfDatagrams(t *testing.T) {
 	for _, loop := range loopsOfAll {
 		s := newScene(t, [2]string{loop, loop})
 		s.add(s.router, nl.Up{Dev: "eni2", MTU: 1500})
-		s.add(s.other, nl.Up{Dev: "eth0", MTU: 1500}) // so that its answers arrive
+		s.add(s.other, nl.Up{Dev: "eth0", MTU: 1500}) // so that the host's answers arrive
 		for _, to := range []string{"172.20.0.10:80", otherAddr + ":8080"} {
 			for _, network := range []string{"udp4", "udp6"} {
 				if err := s.pods[0].NS.Do(func() error {
@@ -51,7 +51,7 @@ func TestPathMTUOfDatagrams(t *testing.T) {
 	}
 }
 
-// repeat sends a datagram of this size by one socket until there is an answer.
+// repeat sends datagrams of this size through one socket until an answer arrives.
 func repeat(network, to string, bytes int) error {
 	c, err := net.Dial(network, to)
 	if err != nil {
@@ -68,7 +68,7 @@ func repeat(network, to string, bytes int) error {
 	return err
 }
 
-// TestSmallENI: the pod's link to the VPC has a smaller MTU than its veth.
+// TestSmallENI: connections work if the pod's link to the VPC has a smaller MTU than its veth.
 func TestSmallENI(t *testing.T) {
 	f := newFabric(t)
 	f.add(f.node, kubeProxy("tcp4"), kubeProxy("tcp6"))
@@ -83,7 +83,7 @@ func TestSmallENI(t *testing.T) {
 }
 
 // TestENIBecomesSmall: the MTU of the ENI becomes smaller after the ADD. The routes of the service loop keep the old
-// MTU, so large packets to Services are lost. Restore repairs that.
+// MTU, so large packets to Services are lost. Restore corrects the MTU of these routes.
 func TestENIBecomesSmall(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	f := newFabric(t)

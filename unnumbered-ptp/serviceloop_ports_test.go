@@ -20,9 +20,9 @@ import (
 
 var redirects = [2]string{"redirect", "redirect"}
 
-// TestManyConnections makes more connections to one backend, one after the other, than the pod has ports. The server
+// TestManyConnections makes more connections to one backend than the pod has ports, one after the other. The server
 // closes each connection, so the pod can use the port again at once. The server remembers the connection for a minute,
-// and the node for two. No connection may be refused, or need a repeated SYN.
+// and the node for two minutes. No connection may be refused, or need a second SYN.
 func TestManyConnections(t *testing.T) {
 	s := newScene(t, redirects)
 	p := s.pods[0].NS
@@ -68,7 +68,7 @@ func counter(t *testing.T, snmp, group, name string) int {
 	return 0
 }
 
-// TestEveryPort calls a Service from each port of the pod's range. The node still remembers all earlier connections, so
+// TestEveryPort calls a Service from each port of the pod's range. The node still tracks all earlier connections, so
 // each connection needs its own port of the loop.
 func TestEveryPort(t *testing.T) {
 	s := newScene(t, redirects, nl.Sysctl{Key: "net/netfilter/nf_conntrack_udp_timeout", Value: "600"})
@@ -97,8 +97,8 @@ func TestEveryPort(t *testing.T) {
 	}
 }
 
-// TestTwoServices calls one backend by two Services from the same port, which may be outside
-// the pod's range.
+// TestTwoServices calls one backend through two Services, from the same port. The port may be outside of the pod's
+// range.
 func TestTwoServices(t *testing.T) {
 	s := newScene(t, redirects)
 	if err := s.pods[0].Do(func() error {
@@ -124,7 +124,7 @@ func TestTwoServices(t *testing.T) {
 	}
 }
 
-// TestOwnPorts: the port range includes ports of the loop. The pod must use none of them.
+// TestOwnPorts: the pod's range of local ports includes ports of the loop. The pod must not use them.
 func TestOwnPorts(t *testing.T) {
 	s := newScene(t, redirects)
 	p := s.pods[0]
@@ -151,8 +151,8 @@ func TestOwnPorts(t *testing.T) {
 	}
 }
 
-// TestChosenPorts: a runtime has set the pod's sysctls of local ports before the ADD, as CRI-O does. The pod keeps
-// these ports, except for those of the loop.
+// TestChosenPorts: a runtime has set the pod's sysctls for local ports before the ADD, as CRI-O does. The pod keeps
+// these ports, except those of the loop.
 func TestChosenPorts(t *testing.T) {
 	const portRange, reserved = "net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports"
 	for chosen, want := range map[[2]string][2]string{
@@ -186,8 +186,8 @@ func TestChosenPorts(t *testing.T) {
 	}
 }
 
-// TestSharedPort has the loop use the port on which the pod serves, by TCP and UDP, for each backend. Meanwhile the
-// pod's server is called.
+// TestSharedPort makes the loop use the port of the pod's own server, by TCP and UDP, for each backend. At the same
+// time, clients call this server.
 func TestSharedPort(t *testing.T) {
 	s := newScene(t, redirects)
 	var rules []nl.NFRule
@@ -223,8 +223,8 @@ func TestSharedPort(t *testing.T) {
 	}
 }
 
-// TestNoSocket calls servers on ports of the loop where no socket has the connection yet: the SYN is answered with a
-// cookie, or the pod translates the connection.
+// TestNoSocket calls servers on ports of the loop while no socket has the connection. Either the pod answers the SYN
+// with a cookie, or the pod translates the connection.
 func TestNoSocket(t *testing.T) {
 	s := newScene(t, redirects)
 	p := s.pods[1]

@@ -14,7 +14,7 @@ import (
 // Addresses of the tests' pods: two on one ENI, one on another.
 const pod1Addr, pod2Addr, pod3Addr = "10.0.1.50", "10.0.1.51", "10.0.3.50"
 
-// services are the ClusterIPs and their backends.
+// services maps each ClusterIP to its backend.
 var services = map[string]string{
 	"172.20.0.10": otherAddr + ":8080",
 	"172.20.0.11": pod2Addr + ":8080",
@@ -27,10 +27,10 @@ var services = map[string]string{
 	"172.20.0.18": otherAddr + ":8080",
 }
 
-// clusterIP6 is a ClusterIP in IPv6.
+// clusterIP6 returns the IPv6 ClusterIP that belongs to an IPv4 ClusterIP.
 func clusterIP6(addr string) string { return "fd77::" + addr[len("172.20.0."):] }
 
-// dialled returns the address to dial in a family for the IPv4 address.
+// dialled returns the address and port to dial in a network such as tcp6, given those of IPv4.
 func dialled(network, addrport string) string {
 	if network[3] == '4' {
 		return addrport
@@ -53,8 +53,7 @@ func seenAs(network, addr string) string {
 
 const internet6 = "2001:db8::1"
 
-// kubeProxy returns the rules of kube-proxy on a node, for the services and for a NodePort of
-// pod1.
+// kubeProxy returns the rules of kube-proxy on a node for the services, and for NodePorts.
 func kubeProxy(network string) nl.Table {
 	family, bits := "ip", 32
 	if network[3] == '6' {
@@ -80,24 +79,24 @@ func kubeProxy(network string) nl.Table {
 		{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100, Rules: []nl.NFRule{
 			{nl.DPort("tcp", 8082, 8083), nl.Accept()},
 			{nl.DPort("udp", 8082, 8083), nl.Accept()},
-			{nl.CTStatusDNAT(), nl.Masquerade()}, // --masquerade-all, and externalTrafficPolicy: Cluster
+			{nl.CTStatusDNAT(), nl.Masquerade()}, // for --masquerade-all, and for externalTrafficPolicy Cluster
 		}},
 		{Name: "forward", Type: "filter", Hook: "forward", Rules: []nl.NFRule{{nl.CTState("invalid"), nl.Drop()}}},
 	}}
 }
 
-// A scene has three pods, and servers everywhere.
+// A scene is a fabric with three pods, and with servers on all machines and pods.
 type scene struct {
 	*fabric
 	pods [3]*pod
 }
 
-// newScene makes pods with these service loops: the first for pod1, the second for the others.
+// newScene makes a scene. The first of the loops is the service loop of pod1, and the second that of the other pods.
 func newScene(t testing.TB, loops [2]string, sysctls ...nl.Sysctl) scene {
 	return newSceneKeeping(t, false, loops, sysctls...)
 }
 
-// newSceneKeeping makes pods with keepCaller or without.
+// newSceneKeeping is newScene with a value for keepCaller.
 func newSceneKeeping(t testing.TB, keepCaller bool, loops [2]string, sysctls ...nl.Sysctl) scene {
 	s := scene{fabric: newFabric(t)}
 	for _, o := range sysctls {
@@ -127,7 +126,7 @@ func newSceneKeeping(t testing.TB, keepCaller bool, loops [2]string, sysctls ...
 	return s
 }
 
-// TestTraffic sends packets on every way, and compares the source that the receiver sees.
+// TestTraffic sends packets on each path, and checks the source that the receiver sees.
 func TestTraffic(t *testing.T) {
 	strict := []nl.Sysctl{{Key: "net/ipv4/conf/all/rp_filter", Value: "1"},
 		{Key: "net/ipv4/conf/default/rp_filter", Value: "1"}}
@@ -153,7 +152,8 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// asCaller returns the source that a backend of a Service sees, on another host or in one of these pods.
+// asCaller returns the source that a Service's backend sees when p calls: the backend is on another host, or in one of
+// these pods.
 func (p *pod) asCaller(backends ...*pod) string {
 	for _, b := range append(backends, p) {
 		if b.request.Config.ServiceLoop == "none" {

@@ -13,7 +13,7 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// TestStaleRoute: a pod has the address of another pod that was never deleted.
+// TestStaleRoute: a new pod has the address of an older pod that was never deleted.
 func TestStaleRoute(t *testing.T) {
 	f, p := preparedTable(t)
 	must(t, f.ADD(p))
@@ -32,8 +32,8 @@ func TestStaleRoute(t *testing.T) {
 	must(t, f.CHECK(&heir))
 }
 
-// TestStaleLoopless: a pod without a loop was never deleted, and a later pod has its address. All packets to the
-// address must reach the later pod.
+// TestStaleLoopless: a pod without a loop was never deleted, and a new pod has its address. All packets to the address
+// must reach the new pod.
 func TestStaleLoopless(t *testing.T) {
 	for _, loop := range []string{"redirect", "none"} {
 		f := newFabric(t)

@@ -23,8 +23,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// TestStatusLacks: the kernel lacks something that every ADD needs. STATUS must report that no pod can start, and why.
-// The test changes the kernel's answers.
+// TestStatusLacks: the kernel lacks a feature that every ADD needs. STATUS must report that no pod can start, and why.
+// The test replaces answers of the kernel.
 func TestStatusLacks(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("this test cannot make a system call fail here")
@@ -54,11 +54,12 @@ func TestStatusLacks(t *testing.T) {
 	}
 }
 
-// noModule is the error of a node whose kernel lacks something for the table.
+// noModule is the error on a node whose kernel lacks a module that the table needs.
 const noModule = "this kernel lacks a part of nftables (one of the modules nft_chain_nat, nft_nat, nft_masq, nft_ct, " +
 	"nft_fib_inet, nft_counter until Linux 5.16): no such file or directory"
 
-// TestStatusOfBusyKernel: the kernel is short of memory, for example. STATUS must not report that something is missing.
+// TestStatusOfBusyKernel: a system call fails for another reason, for example because memory is short. STATUS must not
+// report that a feature is missing.
 func TestStatusOfBusyKernel(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("this test cannot make a system call fail here")
@@ -71,7 +72,7 @@ func TestStatusOfBusyKernel(t *testing.T) {
 	}
 }
 
-// TestStatusKnows: an ADD of this release has made the table. STATUS then tries nothing.
+// TestStatusKnows: an ADD of this release has made the table, so STATUS does not try to make one.
 func TestStatusKnows(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("this test cannot make a system call fail here")
@@ -105,7 +106,8 @@ func TestStatusKnows(t *testing.T) {
 	}
 }
 
-// TestStatusKnowsRouted: the table is that of routed pods. It differs from that of nodes that do not masquerade.
+// TestStatusKnowsRouted is TestStatusKnows with the table of routed pods, which differs from that of nodes without
+// ipMasq.
 func TestStatusKnowsRouted(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("this test cannot make a system call fail here")
@@ -119,7 +121,7 @@ func TestStatusKnowsRouted(t *testing.T) {
 	}
 }
 
-// TestAddLacks: on such a node, ADD reports the same, and leaves nothing.
+// TestAddLacks: on a node of TestStatusLacks, ADD reports the same error as STATUS, and leaves nothing.
 func TestAddLacks(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("this test cannot make a system call fail here")
@@ -145,7 +147,7 @@ type failure struct {
 }
 
 // asks starts the plugin as a process, with the given keys in its configuration. The CNI command is STATUS, except if
-// env sets another. The n-th system call of a kind fails and has no effect.
+// env sets another. The nth system call that kind selects fails with errno, and has no effect.
 func (f *fabric) asks(
 	keys map[string]any, kind func(trace.Call) bool, nth int, errno syscall.Errno, env ...string,
 ) *failure {
@@ -163,7 +165,7 @@ func (f *fabric) asks(
 	must(f.t, err)
 	var stdout bytes.Buffer
 	cmd := exec.Command(os.Args[0])
-	// the first value of a name counts
+	// If a name is there twice, the plugin gets its first value.
 	cmd.Env = append(append(os.Environ(), env...), "CNI_COMMAND=STATUS", "CNI_PATH=/opt/cni/bin")
 	cmd.Stdin, cmd.Stdout = bytes.NewReader(stdin), &stdout
 	var status syscall.WaitStatus
@@ -178,7 +180,7 @@ func (f *fabric) asks(
 	return &e
 }
 
-// checkNetfilter matches messages that list the tables or begin a batch.
+// checkNetfilter selects netlink messages that list the tables, or that begin a batch.
 func checkNetfilter(c trace.Call) bool {
 	if c.Nr != unix.SYS_WRITE || !strings.HasPrefix(c.File(0), "socket:") {
 		return false
@@ -189,7 +191,7 @@ func checkNetfilter(c trace.Call) bool {
 	}
 	typ, flags := binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint16(b[6:])
 	lists := typ == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETTABLE && flags&unix.NLM_F_DUMP == unix.NLM_F_DUMP
-	// the length tells a batch from RTM_NEWLINK, which has this number, too
+	// RTM_NEWLINK has the same number as the begin of a batch, but another length.
 	begins := typ == unix.NFNL_MSG_BATCH_BEGIN && binary.NativeEndian.Uint32(b) == unix.SizeofNlMsghdr+4
 	return lists || begins
 }

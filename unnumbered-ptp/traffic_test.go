@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// serve answers each caller with the source address that it sees, by TCP and UDP. The answer to a datagram is as long
-// as the datagram.
+// serve answers each caller by TCP and UDP with the caller's source address. The answer to a datagram is as long as the
+// datagram.
 func serve(t testing.TB, n *nl.NS, addr string) {
 	t.Helper()
 	listen(t, n, addr, func(c net.Conn) { fmt.Fprint(c, c.RemoteAddr().(*net.TCPAddr).IP) })
@@ -37,7 +37,7 @@ func serve(t testing.TB, n *nl.NS, addr string) {
 	}()
 }
 
-// listen calls serve with each connection, and closes it.
+// listen calls the function serve with each connection, and then closes the connection.
 func listen(t testing.TB, n *nl.NS, addr string, serve func(net.Conn)) {
 	t.Helper()
 	var l net.Listener
@@ -56,7 +56,7 @@ func listen(t testing.TB, n *nl.NS, addr string, serve func(net.Conn)) {
 	}()
 }
 
-// drain answers with the number of bytes.
+// drain reads all data of a connection, and answers with the number of bytes.
 func drain(c net.Conn) {
 	n, _ := io.Copy(io.Discard, c)
 	fmt.Fprint(c, n)
@@ -71,7 +71,7 @@ func send(n *nl.NS, network, to string, bytes int) (answer string, err error) {
 	return answer, err
 }
 
-// exchange is send in the namespace of the thread.
+// exchange is send in the thread's current namespace.
 func exchange(network, to string, bytes int) (string, error) {
 	c, err := net.DialTimeout(network, to, time.Minute)
 	if err != nil {

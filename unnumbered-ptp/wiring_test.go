@@ -25,12 +25,13 @@ var update = flag.Bool("update", false, "write testdata")
 
 func TestMain(m *testing.M) { os.Exit(nltest.Guard{M: m}.Run()) }
 
-// newScene returns what an ADD knows before it has read anything from the kernel.
+// newScene returns a scene with the data that an ADD has before it reads anything from the kernel.
 func newScene(r *plugin.Request[Config]) *scene {
 	return &scene{request: newRequest(&nl.NS{Name: "node"}, r), podNS: &nl.NS{Name: "pod"}, podMTU: 9001}
 }
 
-// asked returns an ADD with a config in JSON, addresses, and the destinations of routes.
+// asked returns the request of an ADD, with a configuration in JSON. Its prevResult has these addresses, and routes to
+// these destinations.
 func asked(t *testing.T, config string, addrs, dsts []string) *plugin.Request[Config] {
 	t.Helper()
 	r := &plugin.Request[Config]{
@@ -66,7 +67,7 @@ func cidr(s string) net.IPNet {
 	return net.IPNet{IP: ip, Mask: n.Mask}
 }
 
-// TestWiring prints all that an ADD does: first for all pods, then for this one.
+// TestWiring prints all changes of an ADD: first those for all pods, then those for its own pod.
 func TestWiring(t *testing.T) {
 	const keys = `"hostInterface": "ens5", "containerInterface": "eth1"`
 	vpc := []string{"10.0.0.0/16", "100.64.0.0/16", "10.0.0.0/16"}
@@ -154,7 +155,7 @@ func TestWiring(t *testing.T) {
 	}
 }
 
-// route gives a result the form for a routed pod.
+// route changes a result into the form that a routed pod's ADD gets.
 func route(res *types100.Result) {
 	res.Interfaces = []*types100.Interface{{Name: "ens6"}, {Name: "eth0", Sandbox: "/run/netns/cni-1"}}
 	for _, c := range res.IPs {
@@ -163,7 +164,8 @@ func route(res *types100.Result) {
 	res.IPs = append(res.IPs, &types100.IPConfig{Interface: new(0), Address: cidr("10.0.1.10/24")})
 }
 
-// TestRoutedResult: the final result of a routed pod has only its addresses. CHECK and DEL find the ENI in it.
+// TestRoutedResult: the final result of a routed pod names only the pod's own addresses. CHECK and DEL find the ENI in
+// it.
 func TestRoutedResult(t *testing.T) {
 	r := asked(t, `{"hostInterface": "ens5", "containerInterface": "eth1"}`,
 		[]string{"10.0.1.20/32", "2600:1f18:0:1::20/128"}, []string{"10.0.0.0/16"})
@@ -202,7 +204,7 @@ func TestResult(t *testing.T) {
 	}
 }
 
-// TestTable: each index has its own table number, and none is a number that every host has.
+// TestTable: each link index has its own routing table number, and none is a table that the kernel predefines.
 func TestTable(t *testing.T) {
 	for _, start := range []uint32{1, 100, 252, 253, 254, 255, 256, maxTable} {
 		seen := map[uint32]int{}
