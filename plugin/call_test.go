@@ -16,13 +16,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// An outcome is how a call ends: with an error, or with a call of one of the plugin's functions.
+// An outcome is the result of a call: an error, or the name of the plugin's function that was called.
 type outcome struct {
 	Called string
 	Err    *types.Error
 }
 
-// bySkel returns the outcome with package skel of the CNI project.
+// bySkel returns the outcome of a call that package skel of the CNI project reads.
 func bySkel(t *testing.T, env map[string]string, stdin string) (o outcome) {
 	t.Helper()
 	for k, v := range env {
@@ -57,7 +57,7 @@ func bySkel(t *testing.T, env map[string]string, stdin string) (o outcome) {
 	return o
 }
 
-// byUs returns the outcome with this package.
+// byUs returns the outcome of a call that this package reads.
 func byUs(env map[string]string, stdin string) (o outcome) {
 	var c *call
 	if c, o.Err = readCall(func(k string) string { return env[k] }, strings.NewReader(stdin)); o.Err != nil {
@@ -76,7 +76,7 @@ func byUs(env map[string]string, stdin string) (o outcome) {
 	return o
 }
 
-// TestLikeSkel: the answer to any call is that of package skel.
+// TestLikeSkel: any call has the same outcome as with package skel.
 func TestLikeSkel(t *testing.T) {
 	good := map[string]string{
 		"CNI_CONTAINERID": "c1", "CNI_NETNS": "/run/netns/none", "CNI_IFNAME": "eth0", "CNI_PATH": "/bin",
@@ -130,8 +130,8 @@ func TestLikeSkel(t *testing.T) {
 	}
 }
 
-// TestRefusedNames: ADD refuses names of interfaces that skel accepts. With Multus, a pod chooses the name. DEL and
-// CHECK accept them, as they may have been added by an earlier release.
+// TestRefusedNames: ADD refuses some interface names that skel accepts, because with Multus, a pod chooses the name.
+// DEL and CHECK accept them: an earlier release may have added such an interface.
 func TestRefusedNames(t *testing.T) {
 	for _, name := range []string{"größe", "a\x1b[2J", "a\u202eb", "lo", "all", "eth%d", "egress4", "tunl0"} {
 		for _, verb := range []string{"ADD", "CHECK", "DEL"} {
@@ -146,7 +146,7 @@ func TestRefusedNames(t *testing.T) {
 	}
 }
 
-// TestVersionIsNoString: only the words of this error differ from skel's.
+// TestVersionIsNoString: for a cniVersion that is not a string, only the text of the error differs from skel's.
 func TestVersionIsNoString(t *testing.T) {
 	env := map[string]string{"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c1", "CNI_NETNS": "/run/netns/none",
 		"CNI_IFNAME": "eth0", "CNI_PATH": "/bin"}

@@ -29,7 +29,7 @@ func TestParseArgs(t *testing.T) {
 	}
 }
 
-// FuzzParseArgs wants values that are in the text.
+// FuzzParseArgs checks that the parsed values are parts of the text.
 func FuzzParseArgs(f *testing.F) {
 	f.Add("IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=cart-0;K8S_POD_UID=a=b;")
 	f.Add(";;=;K8S_POD_NAME;K8S_POD_NAME==")
@@ -43,7 +43,7 @@ func FuzzParseArgs(f *testing.F) {
 	})
 }
 
-// TestNamesOfPods: ADD refuses names that a Kubernetes pod cannot have, in few words. DEL accepts them.
+// TestNamesOfPods: ADD refuses names that a Kubernetes pod cannot have, with a short error. DEL accepts them.
 func TestNamesOfPods(t *testing.T) {
 	for name, good := range map[string]bool{
 		"": true, "cart-0": true, "web.7": true, strings.Repeat("a", 253): true,
@@ -73,8 +73,8 @@ func TestNamesOfPods(t *testing.T) {
 	}
 }
 
-// TestNullInPrevResult: with a null in a list of prevResult, DEL goes on, and CHECK is refused. The library panics, or
-// leaves nil in the list.
+// TestNullInPrevResult: a list in prevResult contains null. DEL continues, and CHECK fails with an error. The CNI
+// library alone would panic, or leave nil in the list.
 func TestNullInPrevResult(t *testing.T) {
 	for _, version := range []string{"0.4.0", "1.0.0", "1.1.0"} {
 		for _, list := range []string{"ips", "interfaces", "routes"} {
@@ -84,7 +84,7 @@ func TestNullInPrevResult(t *testing.T) {
 				env := map[string]string{"CNI_COMMAND": command, "CNI_CONTAINERID": "c", "CNI_NETNS": "/run/netns/none",
 					"CNI_IFNAME": "eth0", "CNI_PATH": "/opt"}
 				use := func(_ context.Context, r *Request[struct{}]) error {
-					if r.Prev != nil { // as the plugins do
+					if r.Prev != nil { // the plugins also call NICs
 						NICs(r.Prev, r.IfName)
 						Several(r.Prev)
 					}
@@ -100,7 +100,7 @@ func TestNullInPrevResult(t *testing.T) {
 	}
 }
 
-// codeOf is the code of an error that a plugin prints, or 0.
+// codeOf returns the code of an error that a plugin prints; 0: there is no error.
 func codeOf(err *types.Error) uint {
 	if err == nil {
 		return 0

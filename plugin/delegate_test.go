@@ -26,7 +26,8 @@ func relay(ctx context.Context, r *plugin.Request[config]) (*types100.Result, er
 	return r.Delegate(ctx, "echo")
 }
 
-// orphan kills a relay whose delegate has written the file pid, and waits until the delegate has ended.
+// orphan starts the program relay, and waits until its delegate has written the file pid. Then it kills relay, and
+// waits until the delegate has ended.
 func orphan(ts *testscript.TestScript, _ bool, _ []string) {
 	program, err := exec.LookPath("relay")
 	ts.Check(err)
@@ -48,8 +49,8 @@ func orphan(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Check(within(func() bool { return ended(pid) }))
 }
 
-// TestDelegateOverdue: a delegate is killed because its time is up. The error says so, and its code has the runtime try
-// again.
+// TestDelegateOverdue: a delegate is killed at its time limit. The error says so, and has the code after which the
+// runtime tries again.
 func TestDelegateOverdue(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("CNI_PATH", dir)
@@ -72,8 +73,8 @@ func TestDelegateOverdue(t *testing.T) {
 	}
 }
 
-// TestDelegateAnswersFirst: a delegate has answered once it has closed its standard output. The end of the command does
-// not kill it then.
+// TestDelegateAnswersFirst: a delegate closes its standard output, and so has answered. The end of the command must not
+// kill it afterwards.
 func TestDelegateAnswersFirst(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("CNI_PATH", dir)
@@ -106,7 +107,7 @@ func ended(pid int) bool {
 	return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) || strings.Contains(string(stat), ") Z ")
 }
 
-// within waits until so returns true, for half of the time that the delegate would take.
+// within waits until so returns true. Its limit is half of the time that the delegate would run.
 func within(so func() bool) error {
 	for deadline := time.Now().Add(5 * time.Minute); !so(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {

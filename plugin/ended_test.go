@@ -14,7 +14,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// TestEnded: the plugin learns how each command has ended, even if its configuration is refused, or it panics.
+// TestEnded: the plugin is told how each command has ended, even if its configuration is refused, or if it panics.
 func TestEnded(t *testing.T) {
 	const delay = 5 * time.Millisecond
 	var verb string

@@ -22,7 +22,8 @@ import (
 func TestNetworkRead(t *testing.T) { codectest.Reads(t, (*network).Describe) }
 func TestResultRead(t *testing.T)  { codectest.Reads(t, describeResult) }
 
-// A said is read by its description. If that cannot read the text, it is read by its tags.
+// A said has a description and struct tags. If the codec cannot read a text by the description, encoding/json reads it
+// by the tags.
 type said struct {
 	Text string `json:"text"`
 	By   string `json:"by"`
@@ -76,7 +77,7 @@ func TestResultWritten(t *testing.T) {
 	}
 }
 
-// TestResultWrong: for a result that the library cannot write, the error is the library's.
+// TestResultWrong: for a result that the CNI library cannot write, the error is the library's.
 func TestResultWrong(t *testing.T) {
 	r := &types100.Result{IPs: []*types100.IPConfig{{Gateway: []byte{1, 2, 3}}}}
 	_, err := formatResult(r)
@@ -85,7 +86,7 @@ func TestResultWrong(t *testing.T) {
 	}
 }
 
-// TestResultOdd: wrong or odd results are left to the library.
+// TestResultOdd: the CNI library reads results that are wrong or unusual.
 func TestResultOdd(t *testing.T) {
 	for _, text := range []string{
 		`{}`, `{"cniVersion":"0.4.0"}`, `{"cniVersion":"1.2.0"}`,
@@ -105,8 +106,8 @@ func TestResultOdd(t *testing.T) {
 	}
 }
 
-// TestOrdinaryCall: the configurations of the examples are read without encoding/json, as runtimes write them, and with
-// spaces.
+// TestOrdinaryCall: the configurations of the examples are read without encoding/json, both as runtimes write them and
+// with additional spaces.
 func TestOrdinaryCall(t *testing.T) {
 	files, err := filepath.Glob("../conflist-examples/*.conflist")
 	if err != nil || len(files) == 0 {

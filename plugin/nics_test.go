@@ -13,7 +13,8 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// TestNICs: an interface with a + is in the container. An address may have the index of its interface after an @.
+// TestNICs: in the table, a + marks an interface in the container. An address may have an @, followed by the index of
+// its interface.
 func TestNICs(t *testing.T) {
 	for _, c := range []struct{ interfaces, ips, want string }{
 		{"eth0+", "10.0.0.1@0 fd00::1@0", "eth0: 10.0.0.1 fd00::1"},
@@ -27,7 +28,7 @@ func TestNICs(t *testing.T) {
 		{"veth1 eth0+ eth1+", "10.0.0.1@1", "eth0: 10.0.0.1"},
 		{"eth0+ eth1+ eth2+", "10.0.0.1@0 10.0.2.1@2", "eth0: 10.0.0.1"},
 		{"eth0+", "", "eth0:"},
-		{"ens6 eth0+", "10.0.0.1@1 fd00::1@1 10.0.0.9@0", "eth0: 10.0.0.1 fd00::1"}, // of a routed pod
+		{"ens6 eth0+", "10.0.0.1@1 fd00::1@1 10.0.0.9@0", "eth0: 10.0.0.1 fd00::1"}, // the result of a routed pod
 		{"ens6 eth0+ veth1", "10.0.0.1@1", "eth0: 10.0.0.1"},
 	} {
 		r := &types100.Result{}

@@ -20,7 +20,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// echo is a plugin that answers with what it was asked.
+// config is the configuration of echo, a plugin that answers with its request.
 type config struct {
 	Address netip.Prefix `json:"address"`
 	Fail    string       `json:"fail"`

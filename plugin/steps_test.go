@@ -15,8 +15,9 @@ import (
 	"testing"
 )
 
-// TestSteps counts how often each of our statements is executed for text that a pod writes. Four times the text must
-// take at most four times the steps. A DEL must not depend on the text. The programs are the real ones, built to count.
+// TestSteps counts how many statements of ours are executed for text that a pod writes. A text that is four times as
+// long may take at most four times as many steps. A DEL must not depend on the text. The test uses the real programs,
+// built with counters.
 func TestSteps(t *testing.T) {
 	s := buildSteps(t)
 	fill := func(text string) func(n int) string {
@@ -95,7 +96,7 @@ func TestSteps(t *testing.T) {
 				large, sent := s.count(t, run.program, run.verb, many)
 				t.Logf("%-26s %s %-4s %8d steps, %8d of four times the text", run.program, run.verb, run.namespace,
 					small, large)
-				if large > small*42/10 { // a number with more digits is longer
+				if large > small*42/10 { // 2/10 more, because longer numbers have more digits
 					t.Errorf("%s %s: four times the text cost %d steps and not %d", run.program, run.verb, large, small)
 				}
 				if most := sent*50 + 100000; large > most {
@@ -106,15 +107,15 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// A call has what differs between the commands.
+// A call has the parts of a request in which the commands differ.
 type call struct {
 	namespace   string
 	annotations map[string]string
-	member      string // of the configuration
-	args        string // CNI_ARGS
+	member      string // a member of the configuration
+	args        string // the value of CNI_ARGS
 }
 
-// steps are programs that count.
+// A steps has programs that are built with counters.
 type steps struct{ bin, state, covdata string }
 
 func buildSteps(t *testing.T) steps {
@@ -133,7 +134,7 @@ func buildSteps(t *testing.T) steps {
 	return s
 }
 
-// count runs a command. It returns how many statements were executed, and how many bytes the command was sent.
+// count runs a command. It returns how many statements were executed, and how many bytes the command got.
 func (s steps) count(t *testing.T, program, verb string, c call) (executions, sent int) {
 	t.Helper()
 	if c.args == "" {
@@ -170,7 +171,7 @@ func (s steps) count(t *testing.T, program, verb string, c call) (executions, se
 	return s.executed(t, counters), len(conf) + len(c.args)
 }
 
-// executed adds the counters of a program: for each block, its statements times its executions.
+// executed returns the sum of a program's counters: for each block, its number of statements times its executions.
 func (s steps) executed(t *testing.T, counters string) (sum int) {
 	t.Helper()
 	file := filepath.Join(counters, "text")
@@ -185,7 +186,7 @@ func (s steps) executed(t *testing.T, counters string) (sum int) {
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		fields := strings.Fields(lines.Text())
 		if len(fields) != 3 {
-			continue // the line of the mode
+			continue // the first line, which names the mode
 		}
 		statements, _ := strconv.Atoi(fields[1])
 		times, _ := strconv.Atoi(fields[2])

@@ -29,7 +29,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv("CNI_COMMAND") != "" { // with CNI_COMMAND, the test binary is the plugin
+	if os.Getenv("CNI_COMMAND") != "" { // if CNI_COMMAND is set, the test binary is the plugin
 		plugin.Unhurried = true
 		asPart(os.Getenv(partOf))
 		plugin.Main("cni-ipvlan-vpc-k8s", Commands())
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	os.Exit(nltest.Guard{M: m}.Run())
 }
 
-// A node has the links of two ENIs. Its registry knows some addresses of the second.
+// A node has the links of two ENIs. Its registry has some addresses of the second ENI.
 type node struct {
 	*testing.T
 	ns, vpc *nl.NS
@@ -52,7 +52,7 @@ func newNode(t *testing.T) node {
 	return newNodeWithout(t)
 }
 
-// newNodeWithout is a node whose kernel need not have ipvlan.
+// newNodeWithout makes a node on a kernel that need not have ipvlan.
 func newNodeWithout(t *testing.T) node {
 	t.Helper()
 	nltest.Need(t, "root", "nftables")
@@ -72,7 +72,7 @@ func newNodeWithout(t *testing.T) node {
 	return n
 }
 
-// learnt fills the registry, so that EC2 and the metadata service need not be asked.
+// learnt fills the registry, so that no plugin needs to ask EC2 or the metadata service.
 func learnt(s *registry.State) {
 	addr, prefix := netip.MustParseAddr, netip.MustParsePrefix
 	s.Instance = registry.Instance{ID: "i-1", Type: "m5.large", ENIs: 3, IPv4PerENI: 10}
@@ -94,7 +94,7 @@ func (n node) must(err error) {
 	}
 }
 
-// within is the node in a subtest.
+// within returns the node for a subtest.
 func (n node) within(t *testing.T) node { return node{t, n.ns, n.vpc, n.more} }
 
 func (n node) registry() *registry.Registry {
@@ -104,12 +104,12 @@ func (n node) registry() *registry.Registry {
 	return r
 }
 
-// vacant wants no address to be leased to an attachment.
+// vacant checks that no address is leased to an attachment.
 func (n node) vacant() {
 	n.Helper()
 	s, err := n.registry().View()
 	n.must(err)
-	kept := 0 // of a namespace that has lost its link's group: a GC ends such a lease
+	kept := 0 // leases of a namespace whose link has lost its group: a GC ends such leases
 	for _, l := range s.Leases.All() {
 		if l.Key == (registry.Key{}) {
 			kept++
@@ -120,7 +120,8 @@ func (n node) vacant() {
 	}
 }
 
-// ofPair finds the number of a pod's routing table, which is made of the index of its veth pair.
+// ofPair matches the number of a pod's routing table. It is computed from the index of the pod's veth pair, so it
+// differs in each run.
 var ofPair = regexp.MustCompile(`(table|lookup) 2[67]\d `)
 
 func (n node) same(what, want, got string) {
@@ -131,13 +132,13 @@ func (n node) same(what, want, got string) {
 	}
 }
 
-// config is a whole configuration, with further keys.
+// config returns a complete configuration with additional keys.
 func config(keys string) string {
 	return `{"cniVersion": "1.0.0", "name": "net", "type": "cni-ipvlan-vpc-k8s", "interfaceIndex": 1, "secGroupIds": [], "reuseIPWait": 0,
 		"hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true` + keys + `}`
 }
 
-// request is a request for a pod.
+// request returns a request for the pod whose namespace is at path.
 func (n node) request(path, keys string) *plugin.Request[Config] {
 	n.Helper()
 	r := &plugin.Request[Config]{Network: "net", Attachment: plugin.Attachment{ContainerID: "pod1", IfName: "eth0"},
@@ -169,7 +170,7 @@ func (n node) GC(r *plugin.Request[Config], valid ...plugin.Attachment) error {
 	return n.ns.Do(func() error { return Commands().GC(n.Context(), &all) })
 }
 
-// three calls the three plugins one after another, as a runtime does.
+// three runs the ADDs of the three plugins one after the other, as a runtime does.
 func (n node) three(r *plugin.Request[Config]) (result *types100.Result, err error) {
 	err = n.ns.Do(func() (err error) {
 		ctx, step := n.Context(), *r
@@ -185,8 +186,8 @@ func (n node) three(r *plugin.Request[Config]) (result *types100.Result, err err
 	return result, err
 }
 
-// TestSame: one plugin and three make the same. Either deletes and checks what the other has made. All of it may come
-// twice.
+// TestSame: the combined plugin and the three plugins add the same objects. Each deletes and checks what the other has
+// added. Each command succeeds a second time.
 func TestSame(t *testing.T) {
 	n := newNode(t)
 	pod, path := nltest.NS(t, "pod")
@@ -202,7 +203,7 @@ func TestSame(t *testing.T) {
 	}
 	alone := nltest.Dump(t, n.ns)
 	var result *types100.Result
-	// Without this, another address is idle longest.
+	// Without this change, another address would have been idle longest.
 	n.must(n.registry().Change(t.Context(), func(s *registry.State) {
 		s.Free.Set(netip.MustParseAddr("10.0.1.20"), time.Time{})
 	}))
@@ -227,7 +228,8 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// takesBack has an ADD fail because of the keys more: first without the pod, then with the pod running.
+// takesBack makes an ADD fail by the additional keys in more: first before the pod has its network, then while the pod
+// runs.
 func (n node) takesBack(keys, more string) {
 	n.Helper()
 	pod, path := nltest.NS(n, "pod")
@@ -251,8 +253,8 @@ func (n node) takesBack(keys, more string) {
 	n.vacant()
 }
 
-// TestTakeBack: an ADD that fails leaves nothing, without a DEL. If the pod runs already, a failing ADD leaves it as it
-// was.
+// TestTakeBack: a failing ADD leaves nothing, even without a DEL. If the pod already runs, a failing ADD does not
+// change it.
 func TestTakeBack(t *testing.T) {
 	for name, keys := range map[string]string{"ipvlan": `, "master": "eth9"`,
 		"unnumbered-ptp": `, "hostInterface": "eth9"`} {
@@ -262,7 +264,7 @@ func TestTakeBack(t *testing.T) {
 	}
 }
 
-// TestStatus succeeds on a node on which a pod can start, and fails without ipam's program.
+// TestStatus: STATUS succeeds on a node on which a pod can start, and fails if the ipam plugin's program is missing.
 func TestStatus(t *testing.T) {
 	n := newNode(t)
 	dir := t.TempDir()
@@ -285,7 +287,7 @@ func TestStatus(t *testing.T) {
 	n.must(status()) // STATUS does not wait for the lock
 }
 
-// TestGC keeps the valid one of two pods.
+// TestGC: a GC keeps the pod with the valid attachment, and deletes the other pod.
 func TestGC(t *testing.T) {
 	n := newNode(t)
 	_, path := nltest.NS(t, "pod")

@@ -24,7 +24,7 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// An object is a Config that can also be written.
+// An object is a Config that can also be written as JSON.
 type object struct {
 	IPAM   lease.Config
 	IPVlan ipvlan.Config
@@ -45,7 +45,8 @@ func (o *object) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// MarshalJSON writes the keys of all parts side by side. Two parts have runtimeConfig; it merges these.
+// MarshalJSON writes the keys of all parts into one object. It merges the values of runtimeConfig, which two parts
+// have.
 func (o *object) MarshalJSON() ([]byte, error) {
 	all := map[string]any{}
 	for _, part := range []any{o.IPAM, o.IPVlan, o.PTP, o.Egress} {
@@ -73,7 +74,7 @@ func FuzzConfigRead(f *testing.F) {
 		`{"mtu":1,"mtu":2,"HostInterface":"eth0","runtimeConfig":{"bandwidth":null},"ipam":{"type":7},"warm":{"min":1.0}}`)...)
 }
 
-// TestConfig: each part gets its keys, and both links get mtu.
+// TestConfig: each part gets its own keys, and both links get the key mtu.
 func TestConfig(t *testing.T) {
 	var c Config
 	if err := json.Unmarshal([]byte(`{"interfaceIndex":2,"mode":"l3s","mtu":1400,"hostInterface":"eth0","type":"x"}`),
@@ -90,7 +91,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestConfigMistakes: the mistakes of all parts are reported at once, each once, in the words of this plugin.
+// TestConfigMistakes: the error has the mistakes of all parts, each once, in the words of the combined plugin.
 func TestConfigMistakes(t *testing.T) {
 	for _, tt := range []struct {
 		name, config string
@@ -151,8 +152,8 @@ func TestConfigMistakes(t *testing.T) {
 	}
 }
 
-// TestConfigType: a value of the wrong type is one mistake, though two parts read it. The values around it are read,
-// and a DEL goes on with them.
+// TestConfigType: a value of the wrong type counts as one mistake, even if two parts read it. The other values are
+// read, and a DEL uses them.
 func TestConfigType(t *testing.T) {
 	var c Config
 	err := json.Unmarshal([]byte(`{"mtu":"big","interfaceIndex":1,"hostInterface":"eth0"}`), &c)
@@ -164,7 +165,7 @@ func TestConfigType(t *testing.T) {
 	}
 }
 
-// TestConfigAllTypes: ADD names each value of the wrong type by its key, and all other mistakes.
+// TestConfigAllTypes: the error of ADD names the key of each value of the wrong type, and all other mistakes.
 func TestConfigAllTypes(t *testing.T) {
 	err := plugin.Decode([]byte(`{"mtu":"big","warm":{"min":"5","max":[]},"pools":{"a":{"secGroupIds":{},"reuseIPWait":1.5}},"requests":[{"namespaces":["*"],"max":true}],`+
 		`"ipMasq":"yes","nodePortMark":-1,"secGroupIds":["sg-1"],"hostInterface":"eth0","nodePorts":"x"}`), new(Config))
@@ -199,7 +200,7 @@ func TestConfigAllTypes(t *testing.T) {
 	}
 }
 
-// TestSameRule: all keys for one kind of value have one rule and one message.
+// TestSameRule: all keys for one kind of value have the same rule and the same message.
 func TestSameRule(t *testing.T) {
 	const cidr, address, link = "want a CIDR or an address, ", "want an address, ", "the name "
 	const namespace = "want a namespace, or the beginning of a namespace with a * after it"

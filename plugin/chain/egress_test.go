@@ -20,8 +20,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 )
 
-// TestEgressOfPod: a client or a router gets its tunnel once, even with a strict rp_filter. A further attachment of the
-// pod gets none, and its DEL leaves the tunnel.
+// TestEgressOfPod: a client or a router gets one tunnel, even with a strict rp_filter. A further attachment of the pod
+// gets none, and the DEL of this attachment does not delete the tunnel.
 func TestEgressOfPod(t *testing.T) {
 	nltest.Need(t, "fou")
 	for keys, role := range map[string]string{"namespaces": egress.Client, "routers": egress.Router} {
@@ -60,28 +60,28 @@ func TestEgressOfPod(t *testing.T) {
 	}
 }
 
-// TestEgressOfRepairedPod: the veth pair of a client or a router was deleted, and is restored as cni-tool repair does.
-// The new link checks no sources either.
+// TestEgressOfRepairedPod: the veth pair of a client or a router was deleted, and is restored as by cni-tool repair.
+// The new link must not check sources either.
 func TestEgressOfRepairedPod(t *testing.T) {
 	nltest.Need(t, "fou")
 	for _, keys := range []string{"namespaces", "routers"} {
 		n := newNode(t)
 		pod, path := nltest.NS(t, "pod")
-		// as systemd sets it
+		// systemd sets this value.
 		n.must(nl.Wiring{{NS: pod, Object: nl.Sysctl{Key: "net/ipv4/conf/default/rp_filter", Value: "2"}}}.Add())
 		r := n.request(path, egressing(keys))
 		_, err := n.ADD(r)
 		n.must(err)
 		n.must(nl.Veth{Name: "eth1"}.Del(pod))
-		_, err = n.three(r) // the plugins without egress
+		_, err = n.three(r) // the three plugins, without egress
 		n.must(err)
 		n.anySource(pod)
 		n.must(n.DEL(r))
 	}
 }
 
-// TestEgressLost: CHECK and doctor report each part of a client's or a router's isolation that is lost. CHECK accepts a
-// whole pod of another configuration.
+// TestEgressLost: a client or a router loses parts of its isolation. CHECK and doctor report each loss. CHECK accepts a
+// complete pod of another configuration.
 func TestEgressLost(t *testing.T) {
 	nltest.Need(t, "fou")
 	const other = `{"e": {"gateways": ["172.20.0.78"], "destinations": ["198.51.100.0/24"], "clients": ` +
@@ -140,7 +140,7 @@ func TestEgressLost(t *testing.T) {
 				for what, err := range map[string]error{"CHECK": n.CHECK(r, result), "doctor": egress.Lost(pod, "eth0"),
 					"CHECK of another configuration": n.CHECK(now, result)} {
 					seen := err != nil
-					// a pod without this destination would look the same
+					// doctor cannot know the destinations: a pod of another configuration would look the same.
 					unknown := lost == "the routes to a destination, both" && what != "CHECK"
 					if seen != (lose != nil) && !unknown {
 						t.Errorf("%s reports %v", what, err)
@@ -159,7 +159,7 @@ func TestEgressLost(t *testing.T) {
 	}
 }
 
-// anySource wants no link of a pod to check sources.
+// anySource checks that rp_filter is off on all links of a pod.
 func (n node) anySource(pod *nl.NS) {
 	n.Helper()
 	for _, link := range []string{"all", "eth0", "eth1", egress.Link4} {
@@ -169,8 +169,8 @@ func (n node) anySource(pod *nl.NS) {
 	}
 }
 
-// TestEgressRefused: a pod that asks for an egress that it may not have gets nothing. The error names the egress, and
-// what to do.
+// TestEgressRefused: a pod asks for an egress that it may not use. ADD fails, and leaves nothing. The error names the
+// egress, and says what to do.
 func TestEgressRefused(t *testing.T) {
 	n := newNode(t)
 	pod, path := nltest.NS(t, "pod")
@@ -188,8 +188,8 @@ func TestEgressRefused(t *testing.T) {
 	n.must(n.DEL(r))
 }
 
-// TestEgressOfAnotherPod: the path of an ended pod leads to another one. The DEL of the ended pod leaves the other's
-// tunnel.
+// TestEgressOfAnotherPod: the path of a deleted pod leads to the namespace of another pod. The DEL of the deleted pod
+// does not delete the other pod's tunnel.
 func TestEgressOfAnotherPod(t *testing.T) {
 	nltest.Need(t, "fou")
 	n := newNode(t)

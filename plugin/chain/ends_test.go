@@ -18,8 +18,8 @@ import (
 )
 
 // TestEgressEnds kills the DEL of a client and of a router after each system call, while packets for a partner are
-// sent. The partner sees only the router's address: packets of a client are in the tunnel, and those of a router leave
-// by its ENI.
+// sent. The partner must see only the router's address. So packets of a client must be in the tunnel, and packets of a
+// router must leave through its ENI.
 func TestEgressEnds(t *testing.T) {
 	nltest.Need(t, "fou")
 	for _, c := range []struct{ name, role, keys string }{
@@ -43,10 +43,10 @@ func TestEgressEnds(t *testing.T) {
 	}
 }
 
-// partner is an address in the egress's destinations.
+// partner is an address that is a destination of the egress.
 var partner = netip.MustParseAddrPort("203.0.113.9:9")
 
-// ends adds a pod, and kills its DEL. It sends packets until a second DEL has ended.
+// ends adds a pod, and kills its DEL. During this, and until a second DEL has ended, it sends packets.
 func (v victim) ends(role string, tr *trace.Trace) (sent, right int) {
 	v.Helper()
 	pod, r := v.pod()
@@ -74,7 +74,7 @@ func (v victim) ends(role string, tr *trace.Trace) (sent, right int) {
 	return int(s.sent.Load()), right
 }
 
-// watch counts the packets of the pod on the node and in the VPC.
+// watch makes the node and the VPC count the packets of the pod.
 func (v victim) watch(own, role string) {
 	v.Helper()
 	it := nl.DAddr(netip.PrefixFrom(partner.Addr(), 32))
@@ -96,7 +96,7 @@ func (v victim) watch(own, role string) {
 	}
 }
 
-// seen returns the number of packets that a chain has counted.
+// seen returns how many packets the chain with this name has counted on the node and in the VPC.
 func (v victim) seen(chain string) (packets int) {
 	v.Helper()
 	for _, ns := range []*nl.NS{v.ns, v.vpc} {
@@ -126,8 +126,8 @@ type stream struct {
 	sent       atomic.Int64
 }
 
-// packets sends 300 packets a second. A client sends to the partner, or the VPC sends to a router through the tunnel.
-// Each packet is of another connection.
+// packets sends 300 packets in a second. A client sends them to the partner. For a router, the VPC sends them to the
+// router through the tunnel. Each packet belongs to another connection.
 func (v victim) packets(role string, pod *nl.NS, own string) *stream {
 	v.Helper()
 	from, to := pod, partner.String()
@@ -146,14 +146,15 @@ func (v victim) packets(role string, pod *nl.NS, own string) *stream {
 				tick.Stop()
 				return
 			case <-tick.C:
-				_, _ = c.Write(inner(uint16(s.sent.Add(1)))) // an error is an ICMP error of a closed way
+				_, _ = c.Write(inner(uint16(s.sent.Add(1)))) // an error is an ICMP error about a closed path
 			}
 		}
 	}()
 	return s
 }
 
-// inner is a datagram from the VPC to the partner, as it is in the tunnel. Each port is another connection.
+// inner returns a UDP packet from the VPC to the partner, as the tunnel carries it. With another port, it belongs to
+// another connection.
 func inner(port uint16) []byte {
 	b := make([]byte, 28)
 	b[0], b[3], b[8], b[9] = 0x45, 28, 64, 17 // RFC 791

@@ -21,14 +21,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// attachments are three of one pod: the first, one of another network, and another interface of the first network.
+// attachments returns requests for three attachments of one pod: the first, one of another network, and another
+// interface of the first network.
 func (n node) attachments(path string) []*plugin.Request[Config] {
 	first, second, third := n.request(path, ""), n.request(path, `, "containerInterface": "eth3"`), n.request(path, "")
 	second.Network, second.IfName, third.IfName = "second", "net1", "net2"
 	return []*plugin.Request[Config]{first, second, third}
 }
 
-// pairs returns the names of the node's ends of pairs.
+// pairs returns the names of the pairs' ends on the node.
 func (n node) pairs() (names []string) {
 	n.Helper()
 	links, err := n.ns.Links()
@@ -41,8 +42,8 @@ func (n node) pairs() (names []string) {
 	return names
 }
 
-// TestAttachments: of a pod's attachments, the first has the pair. They are deleted in any order, with or without
-// prevResult. The others stay as they were.
+// TestAttachments: only the first of a pod's attachments has a pair. The attachments are deleted in any order, with or
+// without prevResult. The remaining attachments do not change.
 func TestAttachments(t *testing.T) {
 	for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
 		t.Run(fmt.Sprint(order), func(t *testing.T) {
@@ -102,8 +103,8 @@ func names(r *types100.Result) (names []string) {
 	return names
 }
 
-// TestAttachmentsGone: a pod with several attachments vanishes. A DEL of each without a namespace, or a GC of each
-// network, leaves nothing.
+// TestAttachmentsGone: the namespace of a pod with several attachments is gone. A DEL of each attachment without the
+// namespace, or a GC of each network, leaves nothing.
 func TestAttachmentsGone(t *testing.T) {
 	for name, end := range map[string]func(node, *plugin.Request[Config]) error{
 		"DEL": func(n node, r *plugin.Request[Config]) error { r.NetNS = ""; return n.DEL(r) },
@@ -149,11 +150,11 @@ func TestGCKeepsFurther(t *testing.T) {
 	}
 }
 
-// asking has a pod ask for three NICs.
+// asking has keys by which a pod asks for three NICs.
 const asking = `, "requests": [{"namespaces": ["*"], "max": 3}], "runtimeConfig": ` +
 	`{"io.kubernetes.cri.pod-annotations": {"cni-ipvlan-vpc-k8s/nics": "[{}, {}, {\"name\": \"net7\"}]"}}`
 
-// addresses gives the second ENI more addresses.
+// addresses adds more addresses of the second ENI to the registry.
 func (n *node) addresses(more int) {
 	n.Helper()
 	n.more = more
@@ -167,7 +168,7 @@ func (n *node) addresses(more int) {
 	}))
 }
 
-// TestSeveral: one ADD makes three NICs. Only the first has a pair.
+// TestSeveral: one ADD makes three NICs. Only the first NIC has a pair.
 func TestSeveral(t *testing.T) {
 	n := newNode(t)
 	pod, path := nltest.NS(t, "pod")
@@ -195,8 +196,8 @@ func TestSeveral(t *testing.T) {
 	}
 }
 
-// TestSeveralInUse: another namespace has the address of the last NIC. The next try gets others, and leaves nothing of
-// the first try.
+// TestSeveralInUse: another namespace has the address of the last NIC. The next ADD gets other addresses, and nothing
+// of the failed ADD remains.
 func TestSeveralInUse(t *testing.T) {
 	n := newNode(t)
 	n.addresses(40)
@@ -228,8 +229,8 @@ func TestSeveralInUse(t *testing.T) {
 	n.must(n.DEL(r))
 }
 
-// TestSeveralOfOne: the ipvlan and unnumbered-ptp plugins make three NICs from one answer of ipam, and delete them. The
-// NICs have the names that the pod asks for. None of them gets the name of the pair.
+// TestSeveralOfOne: the ipvlan and unnumbered-ptp plugins make three NICs from one result of the ipam plugin, and
+// delete them. The NICs have the names that the pod asks for. No NIC gets the name of the pair.
 func TestSeveralOfOne(t *testing.T) {
 	n := newNode(t)
 	n.must(nl.Wiring{

@@ -18,8 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// TestPranks: whatever a pod has done to its links, DEL frees its address and leaves nothing on the node. Another pod
-// stays as it was.
+// TestPranks: a pod changes its own links. DEL nevertheless frees the pod's address, and leaves nothing on the node.
+// Another pod does not change.
 func TestPranks(t *testing.T) {
 	n := newNode(t)
 	other, path := nltest.NS(t, "other")
@@ -56,10 +56,10 @@ func TestPranks(t *testing.T) {
 	n.vacant()
 }
 
-// again repeats an ADD as a runtime does. A pod that is gone may still hold its address, and then the next try gets
-// another.
+// again repeats an ADD, as a runtime does. The namespace of a deleted pod may still have the address. The next ADD then
+// gets another address.
 func (n node) again(r *plugin.Request[Config]) (err error) {
-	for range 4 { // as many as there are addresses
+	for range 4 { // one try for each address
 		_, err = n.ADD(r)
 		if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeTryAgain {
 			return err
@@ -91,8 +91,7 @@ func TestReusedPath(t *testing.T) {
 	n.vacant()
 }
 
-// TestNodesNamespace: a path with a process number can lead to the node's namespace. ADD and CHECK refuse it, and
-// nothing is leased.
+// TestNodesNamespace: a path under /proc leads to the node's namespace. ADD and CHECK fail, and no address is leased.
 func TestNodesNamespace(t *testing.T) {
 	n := newNode(t)
 	r := n.request("/proc/thread-self/ns/net", "")

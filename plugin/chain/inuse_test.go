@@ -20,7 +20,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// occupy makes a namespace with the address, to which the node has no route, as of a pod that outlived its DEL.
+// occupy makes a namespace with an address to which the node has no route. A pod that still runs after its DEL looks
+// like this.
 func (n node) occupy(text string) netip.Addr {
 	n.Helper()
 	pod, _ := nltest.NS(n, "old")
@@ -32,7 +33,7 @@ func (n node) occupy(text string) netip.Addr {
 	return a
 }
 
-// unclaimed wants the address to be leased without an attachment.
+// unclaimed checks that the address has a lease without an attachment.
 func (n node) unclaimed(a netip.Addr) {
 	n.Helper()
 	s, err := n.registry().View()
@@ -42,7 +43,8 @@ func (n node) unclaimed(a netip.Addr) {
 	}
 }
 
-// TestAddressInUse: the kernel refuses an address that is free in the registry. The same ADD gets another one.
+// TestAddressInUse: an address is free in the registry, but the kernel refuses it. The same ADD then takes another
+// address.
 func TestAddressInUse(t *testing.T) {
 	n := newNode(t)
 	first, second := n.occupy("10.0.1.20"), n.occupy("10.0.1.21")
@@ -59,8 +61,8 @@ func TestAddressInUse(t *testing.T) {
 	n.unclaimed(first)
 }
 
-// TestAddressInUseByThree: the second of three processes finds the address in use. After the runtime's DEL, the next
-// ADD gets another address.
+// TestAddressInUseByThree: the second of the three plugins, as processes, finds that the address is in use. After the
+// runtime's DEL, the next ADD gets another address.
 func TestAddressInUseByThree(t *testing.T) {
 	n := newNode(t)
 	old := n.occupy("10.0.1.20")
@@ -91,7 +93,7 @@ func TestAddressInUseByThree(t *testing.T) {
 	}
 }
 
-// TestAddressInUseOfSeveral: one of a pod's three addresses is in use. ADD replaces that one.
+// TestAddressInUseOfSeveral: one of a pod's three addresses is in use. ADD replaces only this address.
 func TestAddressInUseOfSeveral(t *testing.T) {
 	n := newNode(t) // four addresses are free
 	old := n.occupy("10.0.1.21")

@@ -17,21 +17,21 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// TestKillEverywhere kills ADD and DEL after each system call. Then a DEL, with or without the namespace, or a GC
-// leaves nothing of the pod on the node or in the registry. The next ADD of the attachment works.
+// TestKillEverywhere kills ADD and DEL after each system call. Then a GC, or a DEL with or without the namespace,
+// leaves nothing of the pod on the node or in the registry. The next ADD of the attachment succeeds.
 //
-// Before that, the same call of an ADD fails, and ADD takes back what it has done.
+// Before the kill, the test makes the same system call of an ADD fail. ADD must then undo its changes.
 func TestKillEverywhere(t *testing.T) { newNode(t).everywhere("") }
 
-// TestKillSeveral does the same with an ADD that makes three NICs, and lets no call fail. An unlock that fails keeps
-// the registry locked until the process ends, and this process locks it again.
+// TestKillSeveral is TestKillEverywhere with an ADD that makes three NICs, but it makes no call fail. If an unlock
+// fails, the registry stays locked until the process ends, and this process locks it again.
 func TestKillSeveral(t *testing.T) {
 	n := newNode(t)
 	n.addresses(40)
 	n.everywhere(asking)
 }
 
-// TestKillEgress does the same with a client and a router of an egress.
+// TestKillEgress is TestKillEverywhere with a client and a router of an egress.
 func TestKillEgress(t *testing.T) {
 	nltest.Need(t, "fou")
 	for _, role := range []string{"namespaces", "routers"} {
@@ -39,20 +39,21 @@ func TestKillEgress(t *testing.T) {
 	}
 }
 
-// TestKillRouted does the same with routed pods, with both kinds of names for their pairs.
+// TestKillRouted is TestKillEverywhere with routed pods, whose pairs have their usual names, or names for engines of
+// NetworkPolicy.
 func TestKillRouted(t *testing.T) {
 	for name, keys := range map[string]string{"": byVeth, "vethPrefix": byName} {
 		t.Run(name, func(t *testing.T) { newNodeWithout(t).everywhere(keys) })
 	}
 }
 
-// egressing gives the pods a role.
+// egressing returns keys with an egress in which the pods have this role.
 func egressing(role string) string {
 	return `, "egress": {"e": {"gateways": ["172.20.0.77"], "destinations": ["203.0.113.0/24", "10.8.0.0/13"], ` +
 		`"except": ["10.9.0.0/16"], "selectable": ["none"], "` + role + `": ["default"]}}`
 }
 
-// everywhere runs the test with further keys of the configuration.
+// everywhere runs TestKillEverywhere with additional keys of the configuration.
 func (n node) everywhere(keys string) {
 	t := n.T
 	first := victim{node: n, keys: keys}
@@ -84,7 +85,7 @@ func (v victim) pod() (*nl.NS, *plugin.Request[Config]) {
 	return ns, v.request(path, v.keys)
 }
 
-// fail has a system call of ADD fail.
+// fail runs an ADD in which one system call fails.
 func (v victim) fail(tr *trace.Trace) {
 	v.Helper()
 	pod, r := v.pod()
@@ -97,7 +98,8 @@ func (v victim) fail(tr *trace.Trace) {
 	nltest.Remove(v, r.NetNS)
 }
 
-// play kills the command, and then does what a runtime may do. Each call of play takes the next of these.
+// play kills the command, and then does one of the things that a runtime may do. The next call of play does the next of
+// them.
 func (v victim) play(tr *trace.Trace) {
 	v.Helper()
 	pod, r := v.pod()
@@ -126,7 +128,7 @@ func (v victim) play(tr *trace.Trace) {
 	v.clean()
 }
 
-// clean wants nothing of the pod on the node.
+// clean checks that nothing of the pod is on the node.
 func (v victim) clean() {
 	v.Helper()
 	keeps := strings.Split(v.after, "\n")
@@ -150,7 +152,7 @@ func (v victim) run(r *plugin.Request[Config], tr *trace.Trace) (status syscall.
 	return status
 }
 
-// whole adds, checks and deletes.
+// whole adds, checks and deletes a pod.
 func (v victim) whole() {
 	v.Helper()
 	_, r := v.pod()

@@ -15,9 +15,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestENIWithoutLink: the link of the ENI that has pods vanishes. The next pod gets an address of the other ENI,
-// without ipam's program. Once no other ENI has an address, ADD wants the program. When the link is back, its ENI
-// serves again.
+// TestENIWithoutLink: the link of the ENI of a pod vanishes. The next pod gets an address of the other ENI, without the
+// ipam plugin's program. After the other ENI has no free address, ADD needs the program. When the link is back, pods
+// get addresses of its ENI again.
 func TestENIWithoutLink(t *testing.T) {
 	n := newNode(t)
 	t.Setenv("CNI_PATH", "/nonexistent")

@@ -12,7 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
 )
 
-// TestOpensOnce: a command opens the pod's namespace once, for all plugins that need it.
+// TestOpensOnce: a command opens the pod's namespace once for all plugins.
 func TestOpensOnce(t *testing.T) {
 	n := newNode(t)
 	_, path := nltest.NS(t, "pod")

@@ -36,7 +36,7 @@ var (
 	orderSeed  = flag.Uint64("orders.seed", 1, "which of them")
 )
 
-// partOf is a variable of the environment: which of the three plugins the test binary is.
+// partOf is an environment variable: it says which of the three plugins the test binary is.
 const partOf = "CHAIN_TEST_PART"
 
 // asPart runs one of the three plugins.
@@ -51,17 +51,17 @@ func asPart(part string) {
 	}
 }
 
-// kinds has the plugins of each kind of configuration, in the order of an ADD.
+// kinds maps each kind of configuration to its plugins, in the order of an ADD.
 var kinds = map[string][]string{"one plugin": {""}, "three plugins": {"ipam", "ipvlan", "ptp"}}
 
-// A pod is what a runtime knows of a pod.
+// A pod has the data that a runtime has about a pod.
 type pod struct {
 	name    string // name of the Kubernetes pod
 	id      string
 	ns      *nl.NS
 	path    string
 	bare    string           // dump of the namespace before any ADD
-	result  *types100.Result // of its last ADD that succeeded
+	result  *types100.Result // of the last ADD that succeeded
 	running bool             // an ADD has succeeded, and no DEL has begun since
 	ended   int              // number of DELs that have begun
 }
@@ -74,16 +74,16 @@ type stage struct {
 	parts []string
 	keys  string // further keys of the configuration
 	pods  []*pod
-	// the first command is a GC of three plugins: see mayLose
+	// The first command is a GC of three plugins: see mayLose.
 	losesPairs bool
 }
 
-// empty is the stage without pods, in a subtest.
+// empty returns the stage without pods, for a subtest.
 func (s *stage) empty(t *testing.T) *stage {
 	return &stage{node: s.node.within(t), parts: s.parts, keys: s.keys}
 }
 
-// An order is a command that waits at a system call while others run to their end.
+// An order has a first command that waits at a system call, while other commands run to their end.
 type order struct {
 	name    string
 	prepare func(*stage)
@@ -95,7 +95,7 @@ type order struct {
 type call struct {
 	verb  string
 	pod   *pod
-	valid []*pod // of a GC
+	valid []*pod // the valid pods of a GC
 }
 
 var orders = []order{
@@ -131,19 +131,21 @@ func gcOf(valid ...string) func(*stage) call {
 }
 
 // TestOrders stops the first command of each order at its system calls. The other commands run to their end, or until
-// they wait for a lock that the first one holds. Then the first goes on. Afterwards no address has two pods, no pod has
-// two addresses, and each running pod is whole. A DEL, or a GC after the end of the namespace, leaves nothing.
+// they wait for a lock that the first command holds. Then the first command continues. Afterwards no address has two
+// pods, no pod has two addresses, and each running pod has its whole network. A DEL, or a GC after the end of the
+// namespace, leaves nothing.
 //
-// A runtime must not call GC beside ADD and DEL, nor two commands about one container (CNI specification, section 4). A
-// runtime that was killed and started again does, because its first command goes on. Then the later command decides: a
-// pod that a GC does not name, or whose DEL runs beside its ADD, may lose its network. No other pod gets the address
-// while the pod has it.
+// A runtime must not run GC at the same time as ADD and DEL, nor two commands for one container (CNI specification,
+// section 4). But if a runtime is killed and starts again, its first command still runs. Then the later command
+// decides. A pod may lose its network if a GC does not name it, or if its DEL runs together with its ADD. As long as
+// the pod has the address, no other pod gets it.
 //
-// The test stops at some of the calls that may leave something changed; with -args -orders.points 0 at all of them.
+// The test stops only at some of the calls that may leave something changed, and with -args -orders.points 0 at all of
+// them.
 func TestOrders(t *testing.T) { newNode(t).orders("") }
 
-// TestOrdersRouted does the same with routed pods whose pairs have names for engines. Then two sandboxes of one pod
-// want one name.
+// TestOrdersRouted is TestOrders with routed pods whose pairs have names for engines of NetworkPolicy. Two sandboxes of
+// one pod then need the same name.
 func TestOrdersRouted(t *testing.T) { newNodeWithout(t).orders(byName) }
 
 func (n node) orders(keys string) {
@@ -163,7 +165,7 @@ func (n node) orders(keys string) {
 	t.Logf("\n%s", strings.Join(table, "\n"))
 }
 
-// everywhere plays an order at some points.
+// everywhere plays an order several times. Each time, the first command waits at another call.
 func (s *stage) everywhere(o order) (calls, points, bad int) {
 	t := s.T
 	t.Run("alone", func(t *testing.T) { calls = s.empty(t).play(o, 0) })
@@ -181,8 +183,8 @@ func (s *stage) everywhere(o order) (calls, points, bad int) {
 	return calls, points, bad
 }
 
-// play plays an order once. The first command waits at the call with the number at, counted from 1. With 0 it does not
-// wait, and the others do not run. play returns how many calls the command has made.
+// play plays an order once. The first command waits at the call with the number at, counted from 1. If at is 0, the
+// command does not wait, and the other commands do not run. play returns how many calls the command has made.
 func (s *stage) play(o order, at int) (calls int) {
 	s.pods = nil
 	s.add("bystander")
@@ -212,7 +214,7 @@ func (s *stage) play(o order, at int) (calls int) {
 	if met {
 		<-done
 	}
-	if result != nil && first.pod.ended == ended { // no DEL of the pod has begun meanwhile
+	if result != nil && first.pod.ended == ended { // no DEL of the pod has begun since the first command began
 		first.pod.result, first.pod.running = result, true
 	}
 	if s.losesPairs {
@@ -226,9 +228,9 @@ func (s *stage) play(o order, at int) (calls int) {
 	return len(seen)
 }
 
-// mayLose: a GC of three plugins may take the network of pods that are added beside it, because unnumbered-ptp's GC
-// does not read the registry. On a busy machine, this GC can also delete the pair while ADD still needs it. Then ADD
-// fails, and the runtime repeats it.
+// mayLose marks pods that may have lost their network. The GC of unnumbered-ptp does not read the registry. So it may
+// delete the pair of a pod whose ADD runs at the same time. On a busy machine, it can also do this while the ADD still
+// needs the pair. Then the ADD fails, and the runtime repeats it.
 func (s *stage) mayLose() {
 	for _, p := range s.pods {
 		if p.name != "bystander" {
@@ -247,7 +249,7 @@ func (s *stage) locked() bool {
 	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil
 }
 
-// pod returns the pod with this name, and makes it if there is none.
+// pod returns the pod with this name. If there is none, it makes the pod.
 func (s *stage) pod(name string) *pod {
 	i := slices.IndexFunc(s.pods, func(p *pod) bool { return p.name == name })
 	if i >= 0 {
@@ -290,8 +292,8 @@ func (s *stage) add(name string) {
 		add = s.three
 	}
 	result, err := add(s.requestOf(p))
-	// The kernel deletes the slaves of a removed namespace later (cleanup_net), and no address cools here. A runtime
-	// repeats an ADD that fails, too.
+	// An address may be in use for a while: the kernel deletes the slaves of a removed namespace later (cleanup_net),
+	// and here no address cools. A runtime also repeats an ADD that has failed.
 	for end := time.Now().Add(time.Minute); len(s.parts) > 1 && isTaken(err) && time.Now().Before(end); {
 		result, err = add(s.requestOf(p))
 	}
@@ -320,7 +322,7 @@ func (s *stage) del(name string) {
 
 func (s *stage) delete(r *plugin.Request[Config]) error { return s.DEL(r) }
 
-// remove ends the namespace of a pod without a DEL.
+// remove deletes the namespace of a pod without a DEL.
 func (s *stage) remove(name string) {
 	p := s.pod(name)
 	nltest.Remove(s.T, p.path)
@@ -341,8 +343,9 @@ func attachments(pods []*pod) (all []plugin.Attachment) {
 	return all
 }
 
-// run runs the first command as a process, or as three. It returns their calls that may leave something changed, and
-// the result of an ADD. After the call with the number at, the command waits until meets returns.
+// run runs the first command as one process, or as three. It returns those calls of the processes that may leave
+// something changed, and the result of an ADD. After the call with the number at, the command waits until meets
+// returns.
 func (s *stage) run(c call, at int, meets func()) (seen []string, result *types100.Result) {
 	parts := slices.Clone(s.parts)
 	var prev json.RawMessage
@@ -401,7 +404,7 @@ func (s *stage) exec(part string, c call, prev json.RawMessage, tr *trace.Trace)
 	return out.Bytes(), status
 }
 
-// foreign returns an address of a pod that is leased to another pod.
+// foreign returns an address that the pod has, but that is leased to another pod.
 func foreign(addrs []nl.Addr, p *pod, state *registry.State) netip.Addr {
 	for _, a := range addrs {
 		if l, ok := state.Leases.At(a.Prefix.Addr()); ok && l.ContainerID != "" && l.ContainerID != p.id {
@@ -411,10 +414,10 @@ func foreign(addrs []nl.Addr, p *pod, state *registry.State) netip.Addr {
 	return netip.Addr{}
 }
 
-// pods is the subnet of pods' addresses.
+// pods is the subnet of the pods' addresses.
 var pods = netip.MustParsePrefix("10.0.1.0/24")
 
-// whole wants each running pod to have its network, its lease, and an address of its own.
+// whole checks that each running pod has its network, its lease, and an address of its own.
 func (s *stage) whole() {
 	state, err := s.registry().View()
 	s.must(err)
@@ -427,7 +430,7 @@ func (s *stage) whole() {
 		s.must(err)
 		n := 0
 		for _, a := range addrs {
-			if a := a.Prefix.Addr(); pods.Contains(a) && has[a] != p.id { // the pair has the address, too
+			if a := a.Prefix.Addr(); pods.Contains(a) && has[a] != p.id { // the pair's end also has the slave's address
 				if n++; has[a] != "" || n > 1 {
 					s.Errorf("%s has %s, which %s has; it has %d addresses", p.id, a, has[a], n)
 				}
@@ -453,7 +456,7 @@ func (s *stage) whole() {
 	}
 }
 
-// leave ends all pods except the bystander, by DELs, or by the ends of their namespaces and a GC.
+// leave ends all pods except the bystander: by DELs, or by removal of their namespaces and GCs.
 func (s *stage) leave(byDel bool) {
 	for _, p := range s.pods {
 		if p.name == "bystander" {
@@ -474,13 +477,13 @@ func (s *stage) leave(byDel bool) {
 		}
 	}
 	if !byDel {
-		s.gc("bystander") // deletes the pairs; the kernel deletes the routes to the pods
-		s.gc("bystander") // then nothing shows the addresses in use
+		s.gc("bystander") // deletes the pairs; then the kernel deletes the routes to the pods
+		s.gc("bystander") // now nothing shows that the addresses are in use
 	}
 }
 
-// clean wants nothing of the other pods on the node or in the registry. A GC ends the leases of addresses that were
-// found in use.
+// clean checks that nothing of the other pods is on the node or in the registry. Leases of addresses that an ADD has
+// found in use may remain: a collection would end them.
 func (s *stage) clean(base string) {
 	keeps := strings.Split(base, "\n")
 	for line := range strings.SplitSeq(nltest.Dump(s.T, s.ns), "\n") {

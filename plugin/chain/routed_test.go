@@ -18,13 +18,13 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// byVeth configures routed pods. With byName, their pairs also have names for engines.
+// byVeth configures routed pods. byName also gives their pairs names for engines of NetworkPolicy.
 const (
 	byVeth = `, "dataPath": "veth"`
 	byName = byVeth + `, "vethPrefix": "eni"`
 )
 
-// two calls the plugins of a chain without ipvlan.
+// two runs the ADDs of the ipam and unnumbered-ptp plugins, without ipvlan.
 func (n node) two(r *plugin.Request[Config]) (result *types100.Result, err error) {
 	err = n.ns.Do(func() (err error) {
 		ctx, step := n.Context(), *r
@@ -37,8 +37,8 @@ func (n node) two(r *plugin.Request[Config]) (result *types100.Result, err error
 	return result, err
 }
 
-// TestRoutedSame: one plugin, three plugins, and two without ipvlan make the same routed pod. Each chain checks and
-// deletes what the others have made.
+// TestRoutedSame: the combined plugin, the three plugins, and two plugins without ipvlan add the same routed pod. Each
+// chain checks and deletes the pods of the other chains.
 func TestRoutedSame(t *testing.T) {
 	n := newNodeWithout(t)
 	pod, path := nltest.NS(t, "pod")
@@ -54,7 +54,7 @@ func TestRoutedSame(t *testing.T) {
 	alone := nltest.Dump(t, n.ns)
 	for by, add := range adds {
 		for _, end := range []string{"one", "three", "two"} {
-			n.must(n.registry().Change(t.Context(), func(s *registry.State) { // so that this address is idle longest
+			n.must(n.registry().Change(t.Context(), func(s *registry.State) { // makes this address the longest idle one
 				s.Free.Set(netip.MustParseAddr("10.0.1.20"), time.Time{})
 			}))
 			var result *types100.Result
@@ -81,7 +81,7 @@ func TestRoutedSame(t *testing.T) {
 	}
 }
 
-// inTurn checks the pod, if it has its pair, and deletes it, from the last plugin of a chain to the first.
+// inTurn runs the CHECKs of a chain if the pod has its pair, and then its DELs, from the last plugin to the first.
 func (n node) inTurn(chain []plugin.Commands[Config], r *plugin.Request[Config]) error {
 	n.Helper()
 	if _, err := n.ns.LinkByName(ptp.VethName(r.Network, r.Attachment)); err == nil {
@@ -99,8 +99,8 @@ func TestRoutedTakeBack(t *testing.T) {
 	newNodeWithout(t).takesBack(byVeth, `, "hostInterface": "eth9"`)
 }
 
-// TestRoutedGC: a collection keeps the valid one of two routed pods. After the last one, the node is as before the
-// first.
+// TestRoutedGC: a GC keeps the routed pod with the valid attachment, and deletes the other one. After the last pod, the
+// node is as it was before the first.
 func TestRoutedGC(t *testing.T) {
 	n := newNodeWithout(t)
 	before := nltest.Dump(t, n.ns)

@@ -27,7 +27,7 @@ func FuzzConfigRead(f *testing.F) {
 		`{"Egress":{"a":null,"a":{}},"egressPort":"5555","runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"cni-ipvlan-vpc-k8s/egress":"a"}}}`)...)
 }
 
-// config is a validated configuration.
+// config returns the validated configuration with this text.
 func config(t *testing.T, text string) *Config {
 	t.Helper()
 	c := new(Config)
@@ -40,7 +40,7 @@ func config(t *testing.T, text string) *Config {
 	return c
 }
 
-// egresses is a configuration with these egresses.
+// egresses returns the text of a configuration with these egresses.
 func egresses(all ...string) string { return `{"egress": {` + strings.Join(all, ", ") + `}}` }
 
 // TestConfigMistakes: each mistake names its key, its value, and what would be right.
@@ -121,7 +121,8 @@ func TestConfigMistakes(t *testing.T) {
 	}
 }
 
-// TestRole wants clients, routers, and errors for pods that may not have the role they ask for.
+// TestRole checks the roles of clients and routers, and the errors for pods that may not have the role that they ask
+// for.
 func TestRole(t *testing.T) {
 	const keys = `"gateways": ["172.20.0.77"], "routers": ["egress"], `
 	c := config(t, egresses(
@@ -182,8 +183,8 @@ func TestRole(t *testing.T) {
 	}
 }
 
-// TestNotConfigured: a pod asks for an egress on a node without any. It is refused, because it would leave by another
-// address.
+// TestNotConfigured: a pod asks for an egress, but the node's configuration has none. ADD must fail, because the pod's
+// packets would leave with another address.
 func TestNotConfigured(t *testing.T) {
 	c := config(t, `{}`)
 	c.RuntimeConfig.Annotations = map[string]string{Annotation: "bank"}
@@ -192,8 +193,7 @@ func TestNotConfigured(t *testing.T) {
 	}
 }
 
-// TestStatus: a node whose kernel has no FOU is not ready if its configuration has an egress. The error names the
-// modules.
+// TestStatus: if the configuration has an egress, and the kernel lacks FOU, STATUS fails. The error names the modules.
 func TestStatus(t *testing.T) {
 	nltest.Need(t, "root")
 	lacks := nl.Scratch(nl.FOU{}.Supported)
@@ -210,18 +210,18 @@ func TestStatus(t *testing.T) {
 		t.Errorf("without an egress: %v", err)
 	}
 	if e, is := errors.AsType[*plugin.Error](unavailable(nl.ErrNoModule)); !is ||
-		!strings.HasPrefix(e.Hint, "load the missing modules") { // the modules of nftables that the error names
+		!strings.HasPrefix(e.Hint, "load the missing modules") { // the error names the modules of nftables
 		t.Errorf("without a module of nftables: %+v", e)
 	}
 }
 
-// TestTunnels compares the destinations that a client reaches by the tunnel with the table of routes.
+// TestTunnels compares the destinations that a client reaches through the tunnel with the client's routes.
 func TestTunnels(t *testing.T) {
 	own := prefixes("10.0.0.0/16", "10.0.9.10/32", "198.51.100.0/24", "2600:1f18::/56")
 	for _, tt := range []struct {
 		egress   string
 		yes, no  []string
-		excepted string // excepted by the routes of the pod alone
+		excepted string // excepted only by the routes of the pod
 	}{
 		{`"destinations": ["203.0.113.0/24"]`, []string{"203.0.113.1"}, []string{"203.0.114.1", "10.1.0.1"}, ""},
 		{`"destinations": ["0.0.0.0/0", "::/0"], "except": ["2600:1f18::/56"]`,
@@ -255,8 +255,8 @@ func TestTunnels(t *testing.T) {
 	}
 }
 
-// TestConcerns: a DEL reads no annotation, and looks into the pod if it may have a role. A long annotation is refused
-// unread.
+// TestConcerns: a DEL does not read the annotation. It looks into the pod whenever the pod may have a role. An
+// annotation that is too long is refused unread.
 func TestConcerns(t *testing.T) {
 	c := config(t,
 		egresses(`"bank": {"gateways": ["172.20.0.77"], "routers": ["egress"], "destinations": ["203.0.113.0/24"], `+
@@ -295,7 +295,7 @@ func TestConcerns(t *testing.T) {
 	}
 }
 
-// FuzzRole wants a role that the configuration allows, or a short error.
+// FuzzRole checks that any annotation leads to a role that the configuration allows, or to a short error.
 func FuzzRole(f *testing.F) {
 	f.Add("shop", " internet ,bank", "")
 	f.Add("egress", "", "bank")

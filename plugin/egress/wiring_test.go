@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "write the documentation")
 
-// aPod is a pod of both families.
+// aPod returns a pod with addresses of both families.
 func aPod(routes []netip.Prefix) *pod {
 	return &pod{
 		ns: &nl.NS{Name: "pod"}, nic: plugin.NIC{Name: "eth0"}, links: []string{"eth0", "eth1"}, mtu: 9001,
@@ -65,7 +65,7 @@ func TestClientRefusesNode(t *testing.T) {
 	}
 }
 
-// TestRouterWithoutWayOut: prevResult names no gateway.
+// TestRouterWithoutWayOut: a router whose prevResult names no gateway gets an error.
 func TestRouterWithoutWayOut(t *testing.T) {
 	e := config(t,
 		egresses(`"e": {"gateways": ["172.20.0.77"], "destinations": ["0.0.0.0/0"], "namespaces": ["x"]}`)).Egresses["e"]
@@ -96,8 +96,8 @@ func TestRouterTakesClients(t *testing.T) {
 	}
 }
 
-// TestClientKnowsRouters: with routerCidrs, a client accepts packets of the tunnel only from these. If one of its
-// egresses has none, the client accepts any router.
+// TestClientKnowsRouters: with routerCidrs, a client accepts packets of the tunnel only from these CIDRs. If one of the
+// client's egresses has no routerCidrs, the client accepts packets from any router.
 func TestClientKnowsRouters(t *testing.T) {
 	c := config(t,
 		egresses(`"a": {"gateways": ["172.20.0.77"], "destinations": ["203.0.113.0/24"], "namespaces": ["x"], `+
@@ -179,9 +179,9 @@ func TestGatewaysAreSpared(t *testing.T) {
 	}
 }
 
-// TestGatewayOfIPv6: routes by the tunnel do not use onlink, which kernels before 7.0 refuse here. Three kinds of
-// routes come in this order: one that spares the gateway, with a smaller metric; one that makes the gateway valid; and
-// those by the gateway.
+// TestGatewayOfIPv6: routes through the tunnel do not use onlink, which kernels before 7.0 refuse here. Instead, three
+// kinds of routes come in this order. The first keeps packets to the gateway out of the tunnel, by a smaller metric.
+// The second makes the gateway valid, and the others use the gateway.
 func TestGatewayOfIPv6(t *testing.T) {
 	for _, destinations := range []string{"::/0", "fd00:99::/64"} {
 		e := config(t, egresses(`"e": {"gateways": ["fd00:20::77"], "destinations": ["`+destinations+

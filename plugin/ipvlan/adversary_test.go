@@ -24,12 +24,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// An adversary is a program in a pod, with the rights that it has there.
+// An adversary is a program in a pod, with its permissions.
 type adversary struct {
 	name   string
 	attr   syscall.SysProcAttr
-	packet bool // it can open a packet socket
-	admin  bool // it can change its links
+	packet bool // the program can open a packet socket
+	admin  bool // the program can change the pod's links
 }
 
 // adversaries are a pod as Kubernetes makes it, one whose owner trusts it, one without any capability, and one that is
@@ -47,8 +47,8 @@ func adversaries() []adversary {
 	}
 }
 
-// adversaryEnv makes the test binary the program in a pod. It reads attempts, each a line, makes them, and answers
-// each.
+// adversaryEnv is an environment variable. If it is set, the test binary is the program in a pod: it reads attempts,
+// one in each line, makes each, and prints the error.
 const adversaryEnv = "IPVLAN_ADVERSARY"
 
 func init() {
@@ -77,7 +77,8 @@ type captive struct {
 	out  *bufio.Reader
 }
 
-// capture starts an adversary in a new network namespace. One with a user namespace makes the network namespace itself.
+// capture starts an adversary in a new network namespace. An adversary with its own user namespace makes the network
+// namespace itself.
 func (b bench) capture(a adversary) captive {
 	b.Helper()
 	cmd := exec.Command("/proc/self/exe")
@@ -99,7 +100,7 @@ func (b bench) capture(a adversary) captive {
 	return c
 }
 
-// tell has the adversary make an attempt, and returns its answer.
+// tell makes the adversary carry out an attempt, and returns its answer.
 func (c captive) tell(attempt, family string) string {
 	fmt.Fprintf(c.in, "%s / %s\n", attempt, family)
 	answer, err := c.out.ReadString('\n')
@@ -109,7 +110,7 @@ func (c captive) tell(attempt, family string) string {
 	return strings.TrimSpace(answer)
 }
 
-// A target is a bench whose node accepts all that a node may: it forwards, accepts router advertisements and
+// A target is a bench whose node is as trusting as a node may be: it forwards, accepts router advertisements and
 // neighbours, and checks no source.
 type target struct {
 	bench
@@ -142,8 +143,8 @@ func newTarget(t *testing.T) target {
 	return g
 }
 
-// arrived returns what has come since the last call. First, it sends datagrams on the same ways. When these have come,
-// all that was sent before has come, or is lost.
+// arrived returns the datagrams that have arrived since its last call. First it sends datagrams on the same paths. When
+// these have arrived, all earlier packets have arrived or are lost.
 func (g target) arrived() (got []string) {
 	g.Helper()
 	for _, addr := range []string{"10.0.1.5:9", "[fd00:0:0:1::5]:9"} {
@@ -167,7 +168,7 @@ func (g target) arrived() (got []string) {
 	return append(got, g.beliefs()...)
 }
 
-// beliefs returns what the node has learned of a false router or neighbour, and has the node forget that.
+// beliefs returns the false routers and neighbours that the node has learned, and makes the node forget them.
 func (g target) beliefs() (got []string) {
 	addrs, err := g.node.Addrs("ens6")
 	g.must(err)
@@ -187,8 +188,8 @@ func (g target) beliefs() (got []string) {
 	return got
 }
 
-// forget undoes what the node has learned. It keeps the IPv6 router as a neighbour, because the kernel believes claims
-// only about known neighbours.
+// forget makes the node forget what it has learned. The IPv6 router stays a neighbour, because the kernel believes
+// claims only about known neighbours.
 const forget = `ip -6 addr flush dev ens6 scope global dynamic; ip -6 route flush proto ra; ip neigh flush dev ens6 to 10.0.1.66
 	ip neigh replace fd00:0:0:1::1 lladdr 0a:00:00:00:00:01 nud stale dev ens6`
 
@@ -204,8 +205,9 @@ func datagram(network, addr, text string) error {
 
 var claimed6 = netip.MustParsePrefix("fd66::/64")
 
-// TestAdversaries has each adversary make each attempt, in both families. With the guard none succeeds. Without it,
-// those with a packet socket succeed, which shows that the test can fail. docs/security.md has the counts.
+// TestAdversaries makes each adversary try each attempt, in both families. With the guard (nl.Guard), no attempt
+// succeeds. Without the guard, attempts of adversaries with a packet socket succeed, which proves that the test can
+// fail. docs/security.md has the counts.
 func TestAdversaries(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	var counts nltest.Matrix
@@ -241,7 +243,8 @@ func TestAdversaries(t *testing.T) {
 	}
 }
 
-// try makes an attempt in both families. It returns how many were made, how many have succeeded, and how many may.
+// try makes an attempt in both families. It returns how many attempts were made, how many succeeded, and how many may
+// succeed.
 func (g target) try(c captive, try attempt) (made, succeeded, wanted int) {
 	g.Helper()
 	for _, family := range []string{"IPv4", "IPv6"} {

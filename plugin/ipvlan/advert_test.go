@@ -15,9 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// TestAdvertisement has a pod send a router advertisement, as any pod with CAP_NET_RAW can. Another pod of the ENI,
-// with IPv6 or without, must not believe it. The other end of the ENI believes it, which shows that the message has
-// arrived.
+// TestAdvertisement makes a pod send a router advertisement, as any pod with CAP_NET_RAW can. Another pod of the ENI,
+// with or without IPv6, must ignore it. The other end of the ENI accepts it, which proves that it was sent.
 func TestAdvertisement(t *testing.T) {
 	claimed := netip.MustParsePrefix("fd66::/64")
 	for name, addrs := range map[string][][2]string{

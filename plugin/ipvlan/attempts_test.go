@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An attempt is a way in which a program in a pod may send to its node as if from the VPC. All packets stay in
-// namespaces of the test.
+// An attempt is a way in which a program in a pod may send packets to its node that seem to come from the VPC. All
+// packets stay in namespaces of the test.
 type attempt struct {
 	name  string
-	admin bool // it needs CAP_NET_ADMIN
+	admin bool // the attempt needs CAP_NET_ADMIN
 	make  func(v6 bool) error
 }
 
@@ -41,7 +41,7 @@ var attempts = []attempt{
 	{name: "send to the VPC by the node", make: func(v6 bool) error { return inject(own, toVPC(v6)) }},
 }
 
-// MAC addresses of frames. own stands for that of the pod's link, which is the ENI's.
+// These are MAC addresses of frames. own stands for the MAC address of the pod's link, which is also the ENI's.
 const own, broadcast, allNodes, falseMAC = "", "ff:ff:ff:ff:ff:ff", "33:33:00:00:00:01", "0a:00:00:00:00:99"
 
 // A packet is the type and the content of a frame.
@@ -54,7 +54,7 @@ func (p packet) tagged(b []byte) []byte {
 	return append(binary.BigEndian.AppendUint16(b, p.ethertype), p.content...)
 }
 
-// inject sends a frame with one MAC address as its source and its destination.
+// inject sends a frame whose source and destination are the same MAC address.
 func inject(mac string, p packet) error { return injectBy(mac, p, 0) }
 
 func injectBy(mac string, p packet, option int) error {
@@ -92,7 +92,7 @@ func frame(index int, b []byte, option, mark int) error {
 	return unix.Sendto(fd, b, 0, &unix.SockaddrLinklayer{Ifindex: index})
 }
 
-// byIFB sends a frame by way of an ifb link. Such packets skip the filters of the next link.
+// byIFB sends a frame through an ifb link. Such a frame skips the filters of the next link.
 func byIFB(v6 bool) error {
 	const script = `ip link show ifb0 >/dev/null 2>&1 && exit
 		ip link add ifb0 type ifb; ip link set ifb0 up
@@ -121,7 +121,7 @@ func toNode(v6, outside bool) packet {
 	return udp(from, to, []byte("attempt"))
 }
 
-// toVPC is a packet to a host of the VPC. With IPv6, its source is the node's address.
+// toVPC returns a packet to a host of the VPC. In IPv6, its source is the node's address.
 func toVPC(v6 bool) packet {
 	if v6 {
 		return udp("fd00::5", "fd00::9", []byte("attempt"))
@@ -129,7 +129,7 @@ func toVPC(v6 bool) packet {
 	return udp("10.0.1.66", "10.0.0.9", []byte("attempt"))
 }
 
-// udp is a datagram to port 9.
+// udp returns a datagram to port 9.
 func udp(from, to string, text []byte) packet {
 	a, b := netip.MustParseAddr(from), netip.MustParseAddr(to)
 	d := slices.Concat([]byte{0x12, 0x34, 0, 9, 0, byte(8 + len(text)), 0, 0}, text)
@@ -137,7 +137,7 @@ func udp(from, to string, text []byte) packet {
 	return ip(a, b, unix.IPPROTO_UDP, 64, 0, d)
 }
 
-// ip is a packet. fragment is the IPv4 field with flags and offset.
+// ip returns an IP packet. The argument fragment is the IPv4 field with flags and offset.
 func ip(from, to netip.Addr, protocol, hops byte, fragment uint16, payload []byte) packet {
 	if from.Is6() {
 		b := binary.BigEndian.AppendUint16([]byte{0x60, 0, 0, 0}, uint16(len(payload)))
@@ -150,7 +150,7 @@ func ip(from, to netip.Addr, protocol, hops byte, fragment uint16, payload []byt
 	return packet{unix.ETH_P_IP, append(b, payload...)}
 }
 
-// fragments sends a datagram in two.
+// fragments sends a datagram in two fragments.
 func fragments(v6 bool) error {
 	whole := toNode(v6, false).content
 	a, b := netip.MustParseAddr("10.0.1.66"), netip.MustParseAddr("10.0.1.5")
@@ -172,7 +172,8 @@ func fragments(v6 bool) error {
 	return nil
 }
 
-// neighbour claims an address of the VPC, in a frame to a MAC address.
+// neighbour sends a claim that an address of the VPC has the MAC address falseMAC. The argument to is the MAC address
+// in inject.
 func neighbour(v6 bool, to string) error {
 	mac, _ := net.ParseMAC(falseMAC)
 	if !v6 {
@@ -200,7 +201,7 @@ func icmp6(from, to netip.Addr, message []byte) packet {
 	return ip(from, to, unix.IPPROTO_ICMPV6, 255, 0, message)
 }
 
-// sum is the checksum with the pseudo-header.
+// sum returns the checksum of b with the pseudo-header.
 func sum(from, to netip.Addr, protocol byte, b []byte) uint16 {
 	s := ones(0, slices.Concat(from.AsSlice(), to.AsSlice(), []byte{0, protocol, byte(len(b) >> 8), byte(len(b))}))
 	return ^ones(uint32(s), b)

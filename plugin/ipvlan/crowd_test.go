@@ -11,8 +11,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestCrowd has processes add and delete pods of one ENI at once, in both families. ipvlan keeps the addresses of all
-// pods of an ENI in one table. A kernel without a lock for this table (CVE-2026-23103) may lose some.
+// TestCrowd runs processes that add and delete pods of one ENI at the same time, in both families. ipvlan keeps the
+// addresses of all pods of an ENI in one table. A kernel without a lock for this table (CVE-2026-23103) may lose some
+// addresses.
 func TestCrowd(t *testing.T) {
 	const pods, rounds = 32, 3
 	b := newBench(t)
@@ -26,7 +27,7 @@ func TestCrowd(t *testing.T) {
 	for range rounds {
 		together(all, "ADD")
 		for _, v := range all {
-			res, err := v.ADD(v.Request) // it changes nothing
+			res, err := v.ADD(v.Request) // a second ADD changes nothing
 			v.must(err)
 			v.must(v.CHECK(v.Request, res))
 		}
@@ -37,7 +38,7 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// together runs a command of each pod as a process, all at once.
+// together runs a command of each pod as a process, all at the same time.
 func together(all []victim, verb string) {
 	var processes []*exec.Cmd
 	for _, v := range all {

@@ -22,8 +22,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A several is a node with several ENIs. Each leads to a VPC of its own, with the same host behind the router. An
-// answer to that host arrives only if it leaves by the ENI that was asked.
+// A several is a node with several ENIs. Each ENI leads to its own VPC, and behind each VPC's router is a host with the
+// same address. So the pod's answer to such a host arrives only if it leaves through the ENI of the call.
 type several struct {
 	bench
 	vpcs []*nl.NS
@@ -31,7 +31,7 @@ type several struct {
 
 const host4, host6 = "198.51.100.1", "fd99::1"
 
-// newSeveral makes an ENI in each of these subnets. A subnet is the third byte of its addresses.
+// newSeveral makes an ENI in each of these subnets, which are given by the third byte of their addresses.
 func newSeveral(t *testing.T, subnets ...int) several {
 	nltest.Need(t, "ipvlan")
 	s := several{bench: bench{T: t}}
@@ -63,7 +63,7 @@ func addr6(eni, subnet int) string { return fmt.Sprintf("fd00:0:0:%d::%d", subne
 // An eniAt is an ENI in a subnet.
 type eniAt struct{ eni, subnet int }
 
-// answer is the ipam plugin's result for NICs at ENIs. Only the first has routes to the VPC.
+// answer returns the ipam plugin's result for NICs on these ENIs. Only the first NIC has routes to the VPC.
 func answer(nics ...eniAt) *types100.Result {
 	res := &types100.Result{}
 	for i, n := range nics {
@@ -80,14 +80,14 @@ func answer(nics ...eniAt) *types100.Result {
 	return res
 }
 
-// ask is a request for an interface in a namespace.
+// ask returns a request for an interface in the namespace at path.
 func (s several) ask(path, ifName, config string, prev *types100.Result) *plugin.Request[Config] {
 	r := request(s.T, config, nil, nil)
 	r.NetNS, r.IfName, r.Prev = path, ifName, prev
 	return r
 }
 
-// serve accepts connections to any address of a pod, and answers with the called address.
+// serve accepts connections to any address of a pod, and answers with the address that the client has called.
 func (s several) serve(pod *nl.NS) (port string) {
 	var l net.Listener
 	s.must(pod.Do(func() (err error) { l, err = net.Listen("tcp", ":0"); return err }))
@@ -106,7 +106,7 @@ func (s several) serve(pod *nl.NS) (port string) {
 	return port
 }
 
-// called has the host behind an ENI connect to an address of the pod, and wants an answer.
+// called makes the host behind an ENI connect to an address of the pod. The pod must answer.
 func (s several) called(eni int, from, addr, port string) {
 	s.Helper()
 	to := net.JoinHostPort(addr, port)
@@ -129,7 +129,8 @@ func (s several) called(eni int, from, addr, port string) {
 	}
 }
 
-// answers wants each NIC to answer by its own ENI: to a host elsewhere, and to the router of its subnet.
+// answers checks that each NIC answers through its own ENI: to a host outside of the subnet, and to the router of the
+// subnet.
 func (s several) answers(pod *nl.NS, nics ...eniAt) {
 	s.Helper()
 	port := s.serve(pod)
@@ -141,12 +142,12 @@ func (s several) answers(pod *nl.NS, nics ...eniAt) {
 	}
 }
 
-// strict makes the pod check sources strictly.
+// strict makes the pod check sources strictly (rp_filter).
 func (s several) strict(pod *nl.NS) {
 	s.must(nl.Wiring{{NS: pod, Object: nl.Sysctl{Key: "net/ipv4/conf/all/rp_filter", Value: "1"}}}.Add())
 }
 
-// TestSeveral makes NICs by one ADD, in different subnets and in one, and connects to each.
+// TestSeveral makes several NICs by one ADD, in different subnets or in the same subnet, and connects to each NIC.
 func TestSeveral(t *testing.T) {
 	for name, subnets := range map[string][]int{"two": {1, 3}, "three": {1, 3, 4}, "in one subnet": {1, 1, 1}} {
 		t.Run(name, func(t *testing.T) {
@@ -190,8 +191,8 @@ func TestSeveral(t *testing.T) {
 	}
 }
 
-// TestAttachments adds further attachments of a pod, and deletes them in any order. The others still answer, and pass
-// CHECK.
+// TestAttachments adds further attachments of a pod, and deletes them in any order. The remaining attachments still
+// answer, and pass CHECK.
 func TestAttachments(t *testing.T) {
 	nics := []eniAt{{0, 1}, {1, 3}, {2, 1}}
 	for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
@@ -249,7 +250,7 @@ func TestAttachments(t *testing.T) {
 	}
 }
 
-// TestCheckFurther removes a part of a further NIC. CHECK names it, and ADD restores it.
+// TestCheckFurther removes a part of a further NIC. CHECK names the part, and ADD restores it.
 func TestCheckFurther(t *testing.T) {
 	s := newSeveral(t, 1, 3, 4)
 	pod, path := nltest.NS(t, "pod")
@@ -264,7 +265,7 @@ func TestCheckFurther(t *testing.T) {
 	for _, c := range []struct {
 		of            *plugin.Request[Config]
 		nic           int
-		spoil, reason string // $t is the table
+		spoil, reason string // in spoil, $t is the routing table of the NIC
 	}{
 		{first, 1, "ip rule del from 10.0.3.21", "there is no such rule"},
 		{first, 1, "ip -6 rule del from fd00:0:0:3::21", "there is no such rule"},
@@ -285,7 +286,7 @@ func TestCheckFurther(t *testing.T) {
 		if err := s.CHECK(c.of, results[c.of]); err == nil || !strings.Contains(err.Error(), c.reason) {
 			t.Errorf("CHECK after %q: %v, want %s", c.spoil, err, c.reason)
 		}
-		if strings.HasSuffix(c.spoil, "down") { // ADD does not repair it without its routes
+		if strings.HasSuffix(c.spoil, "down") { // ADD cannot repair a link that is down, because its routes are gone
 			s.must(s.DEL(c.of))
 		}
 		_, err := s.ADD(c.of)
@@ -294,7 +295,8 @@ func TestCheckFurther(t *testing.T) {
 	s.answers(pod, eniAt{0, 1}, eniAt{1, 3}, eniAt{2, 4})
 }
 
-// TestARP has three NICs of a pod on one network. Each answers ARP only for its own address, with its own MAC address.
+// TestARP: a pod has three NICs on one network. Each NIC answers ARP only for its own address, with its own MAC
+// address.
 func TestARP(t *testing.T) {
 	s := newSeveral(t, 1, 1, 1)
 	bridge, _ := nltest.NS(t, "bridge")
@@ -322,8 +324,8 @@ func TestARP(t *testing.T) {
 	}
 }
 
-// TestSource: a program that binds no address gets the first NIC's address as its source, even on a link without
-// addresses, and even if the further NIC is older.
+// TestSource: the packets of a program that binds no address have the first NIC's address as their source. This is true
+// even on a link without addresses, and even if the further NIC is older.
 func TestSource(t *testing.T) {
 	s := newSeveral(t, 1, 3)
 	pod, path := nltest.NS(t, "pod")
@@ -355,8 +357,8 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// TestOtherNames: ADD refuses the name of another link, and changes nothing. The link may belong to another attachment
-// of the pod.
+// TestOtherNames: ADD fails if the requested name is the name of another link, and changes nothing. That link may
+// belong to another attachment of the pod.
 func TestOtherNames(t *testing.T) {
 	s := newSeveral(t, 1, 3)
 	pod, path := nltest.NS(t, "pod")
@@ -378,8 +380,8 @@ func TestOtherNames(t *testing.T) {
 	s.must(s.CHECK(first, res))
 }
 
-// TestHalfOfFirst: the ADD of the first attachment was killed before its end, and then a further one has begun. The
-// first stays the first. If it is deleted, its next ADD makes a first one again.
+// TestHalfOfFirst: the ADD of the first attachment was killed, and then the ADD of a further attachment has begun. The
+// first attachment still counts as the first. After its DEL, its next ADD makes it the first again.
 func TestHalfOfFirst(t *testing.T) {
 	s := newSeveral(t, 1, 3)
 	pod, path := nltest.NS(t, "pod")
@@ -406,8 +408,8 @@ func TestHalfOfFirst(t *testing.T) {
 	}
 }
 
-// TestLeftovers: a pod has prepared rules and routes in its namespace. ADD and DEL of several NICs remove only those
-// with our protocol and tables.
+// TestLeftovers: a pod has prepared rules and routes in its namespace. ADD and DEL of several NICs remove only the
+// rules and routes that have our protocol number and our tables.
 func TestLeftovers(t *testing.T) {
 	s := newSeveral(t, 1, 3)
 	r := s.ask("", "eth0", `{}`, answer(eniAt{0, 1}, eniAt{1, 3}))

@@ -25,7 +25,7 @@ import (
 
 const eniMAC = "0a:00:00:00:00:02"
 
-// A bench is a node with an eth0 of its own, and an ENI ens6 that leads to a VPC router.
+// A bench is a node with its own link eth0, and with an ENI ens6 that leads to a VPC router.
 type bench struct {
 	*testing.T
 	node, vpc *nl.NS
@@ -83,7 +83,7 @@ func (b bench) same(what, want, got string) {
 	}
 }
 
-// TestLifecycle adds, checks and deletes, each twice.
+// TestLifecycle adds, checks and deletes a pod, each twice.
 func TestLifecycle(t *testing.T) {
 	for name, addrs := range map[string][][2]string{
 		"ipv4":       {{"10.0.1.20/24", "10.0.1.1"}},
@@ -115,7 +115,7 @@ func TestLifecycle(t *testing.T) {
 			b.must(nl.Wiring{{NS: pod, Object: nl.Route{Dst: vpc, Dev: "net1"}}}.Add())
 			b.must(b.CHECK(r, res))
 			b.must(nl.Wiring{{NS: b.vpc, Object: nl.Veth{Name: "net9"}}}.Del())
-			r.Prev = res // as a runtime calls DEL
+			r.Prev = res // a runtime calls DEL with this result
 			b.must(b.DEL(r))
 			b.same("DEL left something", before, dump())
 			if b.CHECK(r, res) == nil {
@@ -127,7 +127,7 @@ func TestLifecycle(t *testing.T) {
 	}
 }
 
-// TestCheckFinds makes one change in the pod, and CHECK names it.
+// TestCheckFinds changes one thing in the pod. CHECK must name this change.
 func TestCheckFinds(t *testing.T) {
 	for name, x := range map[string]struct{ change, want string }{
 		"route": {"ip route del 10.0.0.0/16",
@@ -160,7 +160,7 @@ func TestCheckFinds(t *testing.T) {
 	}
 }
 
-// TestAddRefusesWhatDiffers: ADD does not change an eth0 that differs.
+// TestAddRefusesWhatDiffers: ADD fails if an eth0 exists that differs from its own, and does not change it.
 func TestAddRefusesWhatDiffers(t *testing.T) {
 	b := newBench(t)
 	r, pod := b.pod(`{"mtu": 9001}`, [2]string{"10.0.1.20/24", "10.0.1.1"})
@@ -225,8 +225,8 @@ func callSelf(addr string) error {
 	return c.Close()
 }
 
-// TestMTU: a slave follows its master's MTU. CHECK and another ADD accept the new MTU, unless the configuration has
-// another one.
+// TestMTU: a slave's MTU follows its master's. CHECK and another ADD accept the new MTU, except if the configuration
+// has another MTU.
 func TestMTU(t *testing.T) {
 	for config, want := range map[string]string{`{}`: "", `{"master": "ens6"}`: "",
 		`{"mtu": 9001}`: "mtu is 1500, not 9001"} {
@@ -246,7 +246,7 @@ func TestMTU(t *testing.T) {
 	}
 }
 
-// TestAddOrNothing has an ADD fail at its last address, which another slave has.
+// TestAddOrNothing makes an ADD fail at its last address, because another slave has it. Nothing of the ADD must remain.
 func TestAddOrNothing(t *testing.T) {
 	b := newBench(t)
 	first, _ := b.pod(`{}`, [2]string{"10.0.1.20/24", "10.0.1.1"})
@@ -278,7 +278,7 @@ func TestDelOfNothing(t *testing.T) {
 	b.same("DEL", before, nltest.Dump(t, b.node, pod))
 }
 
-// TestDelForeign: DEL deletes no interface of another pod to whose namespace the path leads, and none of the host.
+// TestDelForeign: the pod's path leads to the namespace of another pod, or of the node. DEL deletes no link there.
 func TestDelForeign(t *testing.T) {
 	b := newBench(t)
 	r, pod := b.pod(`{}`, [2]string{"10.0.1.20/24", "10.0.1.1"})
@@ -294,7 +294,7 @@ func TestDelForeign(t *testing.T) {
 	b.same("DEL", before, nltest.Dump(t, b.node, pod))
 }
 
-// TestPranks: DEL always succeeds, and deletes what a pod has left of its interface.
+// TestPranks: a pod changes its own links. DEL always succeeds, and deletes what remains of the pod's interface.
 func TestPranks(t *testing.T) {
 	b := newBench(t)
 	for i, prank := range []string{

@@ -20,7 +20,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// With CNI_COMMAND, the test binary is the plugin.
+// If CNI_COMMAND is set, the test binary is the plugin.
 func init() {
 	if os.Getenv("CNI_COMMAND") != "" {
 		plugin.Unhurried = true
@@ -41,16 +41,16 @@ func (b bench) victim() victim {
 	return victim{b, r, pod, nltest.Dump(b, b.node, pod)}
 }
 
-// TestKillEverywhere kills ADD and DEL after each system call. A DEL then leaves nothing of the interface, and the next
-// ADD of the attachment works, in the same namespace or in a new one.
+// TestKillEverywhere kills ADD and DEL after each system call. Then a DEL leaves nothing of the interface. The next ADD
+// of the attachment succeeds, in the same namespace or in a new one.
 //
-// Before that, the same call of an ADD fails, and ADD takes back what it has done.
+// Before the kill, the test makes the same system call of an ADD fail. ADD must then undo its changes.
 func TestKillEverywhere(t *testing.T) {
 	b := newBench(t)
 	b.everywhere(bench.victim)
 }
 
-// TestKillSeveral does the same with an ADD that makes three NICs.
+// TestKillSeveral is TestKillEverywhere with an ADD that makes three NICs.
 func TestKillSeveral(t *testing.T) {
 	newSeveral(t, 1, 3, 1).everywhere(func(b bench) victim {
 		pod, path := nltest.NS(b, "pod")
@@ -60,7 +60,7 @@ func TestKillSeveral(t *testing.T) {
 	})
 }
 
-// TestKillFurther does the same with a further attachment. The first attachment stays as it is.
+// TestKillFurther is TestKillEverywhere with a further attachment. The first attachment does not change.
 func TestKillFurther(t *testing.T) {
 	s := newSeveral(t, 1, 3)
 	n := 0
@@ -103,7 +103,7 @@ func (b bench) everywhere(victim func(bench) victim) {
 	}
 }
 
-// fail has a system call of ADD fail.
+// fail runs an ADD in which one system call fails.
 func (v victim) fail(tr *trace.Trace) {
 	v.Helper()
 	if v.run("ADD", tr).ExitStatus() != 1 {
@@ -130,7 +130,7 @@ func (v victim) run(verb string, tr *trace.Trace) (status syscall.WaitStatus) {
 	return status
 }
 
-// process is the command as a process.
+// process returns a process that runs the command.
 func (v victim) process(verb string) *exec.Cmd {
 	v.Helper()
 	v.Prev.CNIVersion = "1.0.0"
@@ -144,11 +144,11 @@ func (v victim) process(verb string) *exec.Cmd {
 	return cmd
 }
 
-// whole adds, checks and deletes.
+// whole adds, checks and deletes a pod.
 func (v victim) whole() {
 	v.Helper()
 	res, err := v.ADD(v.Request)
-	// The kernel removes a namespace later, and its addresses are in use until then.
+	// The kernel removes a deleted namespace later. Until then, its addresses are in use.
 	for deadline := time.Now().Add(time.Minute); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(deadline); {
 		res, err = v.ADD(v.Request)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 )
 
-// asking is a configuration in which a pod asks for interfaces.
+// asking returns a configuration by which a pod asks for interfaces.
 func asking(t *testing.T, keys, interfaces string) string {
 	t.Helper()
 	b, err := json.Marshal(map[string]any{nic.Annotation: interfaces})
@@ -26,7 +26,7 @@ func TestNames(t *testing.T) {
 	for _, c := range []struct {
 		what, keys, asked string
 		n                 int
-		links             string // of the pod; those of this attachment begin with +
+		links             string // the pod's links; a + marks those of this attachment
 		want              string // or the error
 	}{
 		{"one", "", `[{}]`, 1, "lo eth1", "eth0"},

@@ -23,7 +23,7 @@ var update = flag.Bool("update", false, "write testdata")
 
 func TestMain(m *testing.M) { os.Exit(nltest.Guard{M: m}.Run()) }
 
-// request is an ADD after an ipam plugin that has chosen the addresses, each with its gateway, and the routes.
+// request returns the request of an ADD. Its prevResult has these addresses, each with its gateway, and these routes.
 func request(t *testing.T, config string, addrs, routes [][2]string) *plugin.Request[Config] {
 	t.Helper()
 	r := &plugin.Request[Config]{
@@ -59,7 +59,7 @@ func cidr(s string) net.IPNet {
 	return net.IPNet{IP: ip, Mask: n.Mask}
 }
 
-// TestWiring prints all that an ADD does.
+// TestWiring prints all changes of an ADD.
 func TestWiring(t *testing.T) {
 	v4 := [][2]string{{"10.0.1.20/24", "10.0.1.1"}}
 	dual := append(v4, [2]string{"2600:1f18:0:1::20/64", "fe80::1"})
@@ -88,14 +88,14 @@ func TestWiring(t *testing.T) {
 	}
 }
 
-// TestWiringSeveral prints what an ADD with two NICs does, and one of a further attachment.
+// TestWiringSeveral prints the changes of an ADD with two NICs, and of the ADD of a further attachment.
 func TestWiringSeveral(t *testing.T) {
 	nltest.Golden(t, "two", shipped(t, false).String(), *update)
 	nltest.Golden(t, "further", shipped(t, true).String(), *update)
 }
 
-// shipped is the wiring of a pod with two NICs in both families. With further, it is that of an attachment with the
-// second NIC alone.
+// shipped returns the wiring of a pod with two NICs in both families. If further is true, it returns the wiring of a
+// further attachment that has only the second NIC.
 func shipped(t *testing.T, further bool) nl.Wiring {
 	node, pod := &nl.NS{Name: "node"}, &nl.NS{Name: "pod"}
 	r := request(t, `{}`, nil, nil)

@@ -71,7 +71,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestMistakes: each error names the interface, the key, the value, and what would be right.
+// TestMistakes: each error names the interface, the key and the value, and says what would be right.
 func TestMistakes(t *testing.T) {
 	const asked = "annotation cni-ipvlan-vpc-k8s/nics: "
 	for _, tt := range []struct{ annotation, members, want string }{
@@ -199,7 +199,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestAsks: Asks reports whether a pod asks for anything, without reading what it asks for.
+// TestAsks: Asks reports whether a pod asks for anything. It does not parse the request.
 func TestAsks(t *testing.T) {
 	for _, tt := range []struct {
 		annotation, members, ifName string
@@ -223,7 +223,8 @@ func TestAsks(t *testing.T) {
 	}
 }
 
-// FuzzAnnotation wants requests that a pod may make, or an error that is short and printable.
+// FuzzAnnotation checks that any annotation leads to requests that a pod may make, or to an error that is short and
+// printable.
 func FuzzAnnotation(f *testing.F) {
 	f.Add(`[{"name": "eth0", "subnet": "subnet-1", "ip": "192.168.0.12", "securityGroups": ["sg-2", "sg-1"]}, ` +
 		`{"name": "data", "eni": "eni-1", "exclusive": true}, {}]`)
