@@ -13,7 +13,7 @@ import (
 )
 
 // TestAltName adds, checks and deletes an alternative name, each twice. While the first link has the name, Add to
-// another link fails. With another MAC address than its link's, Add does not find the link.
+// another link fails. If the link has another MAC address than AltName.MAC, Add does not find it.
 func TestAltName(t *testing.T) {
 	n, _ := nltest.NS(t, "node")
 	nltest.Shell(t, n, "ip link add first address 02:00:00:00:00:01 type veth peer name far")

@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestSlaves finds the slaves of the node's cards in any namespace, with their addresses. A link of a pod's own is no
-// such slave, even with the card's MAC address.
+// TestSlaves finds the slaves of the node's cards in all namespaces, with their addresses. It ignores slaves of a pod's
+// own link, even if this link has the card's MAC address.
 func TestSlaves(t *testing.T) {
 	nltest.Need(t, "root", "netns", "ipvlan")
 	node, _ := nltest.NS(t, "node")
@@ -37,8 +37,8 @@ func TestSlaves(t *testing.T) {
 		!slices.Contains(found[0].Addrs, addr.Addr()) || slices.Contains(found[0].Addrs, ofLo) {
 		t.Errorf("slaves of a pod: %v, %v; want one of link %d with %s", found, err, master.Index, addr.Addr())
 	}
-	// The pod has a link with the card's MAC address, and a slave of that. By a pair to the node, the kernel numbers
-	// the pod's namespace.
+	// The pod has a link with the card's MAC address, and a slave of this link. The pair to the node makes the kernel
+	// number the pod's namespace.
 	must(t, nl.Veth{Name: "veth1", Peer: "eth1", PeerNS: own}.Add(node))
 	must(t, nl.Veth{Name: "ens5", MAC: mac, Peer: "far2", PeerNS: world}.Add(own))
 	must(t, nl.Addr{Prefix: addr, Dev: "ens5"}.Add(own))

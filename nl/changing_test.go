@@ -18,18 +18,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestListsChanging lists rules and IPv6 routes while others come and go before them. The kernel sends such a list in
-// parts, and does not mark it as interrupted. What stays must be in each list once.
+// TestListsChanging lists rules and IPv6 routes while other rules and routes before them are added and deleted. The
+// kernel sends such a list in parts, and does not mark it as interrupted. Each unchanged object must be in each list
+// once.
 func TestListsChanging(t *testing.T) {
 	t.Run("rules", func(t *testing.T) { listWhileChanging(t, 200, ruleAt, (*nl.NS).Rules) })
-	t.Run("routes", func(t *testing.T) { // so few that one large part holds them all
+	t.Run("routes", func(t *testing.T) { // so few that one large part has room for all
 		listWhileChanging(t, 120, routeAt, func(n *nl.NS) ([]nl.Route, error) {
 			return n.Routes(nl.RouteFilter{Family: nl.IPv6, Protocol: nl.RouteProtocol})
 		})
 	})
 }
 
-// listWhileChanging makes each list by a socket of its own, as a process does. The first part of a socket is small.
+// listWhileChanging makes each list with a new socket, as a process does. The first part that a socket gets is small.
 func listWhileChanging[T nl.Object](t *testing.T, keep int, at func(int) T, list func(*nl.NS) ([]T, error)) {
 	const lists = 600
 	host, path := nltest.NS(t, "host")
@@ -90,12 +91,12 @@ func change[T nl.Object](t *testing.T, path string, at func(int) T) {
 	}()
 }
 
-// TestRuleDeletedMeanwhile deletes the first rule after the kernel has written the first part of a list. With each
-// number of rules, the list has all others, or counts as interrupted. At one of the numbers, a single rule does not fit
-// into that part.
+// TestRuleDeletedMeanwhile deletes the first rule after the kernel has written the first part of a list. It repeats
+// this with different numbers of rules. The list must have all other rules, or count as interrupted. With one of the
+// numbers, exactly one rule does not fit into the first part.
 func TestRuleDeletedMeanwhile(t *testing.T) {
 	host, _ := nltest.NS(t, "host")
-	const last = 40000 // behind the kernel's own rules
+	const last = 40000 // after the kernel's own rules
 	first := ruleAt(1)
 	whole, interrupted := 0, 0
 	for i := range 100 {
@@ -122,7 +123,7 @@ func TestRuleDeletedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestTableGrows has the kernel's table of neighbours grow after the first part of a list. Then the list counts as
+// TestTableGrows makes the kernel's table of neighbours grow after the first part of a list. The list then counts as
 // interrupted, and Neighbours reads it again.
 func TestTableGrows(t *testing.T) {
 	const few, many = 100, 2000
@@ -142,7 +143,7 @@ func TestTableGrows(t *testing.T) {
 	}
 }
 
-// TestManyRules lists more rules than fit in the largest part.
+// TestManyRules lists more rules than the largest part of a list can have.
 func TestManyRules(t *testing.T) {
 	host, _ := nltest.NS(t, "host")
 	own, err := host.Rules()
@@ -155,7 +156,7 @@ func TestManyRules(t *testing.T) {
 		t.Fatalf("%d rules, want %d; %v", len(rules), len(own)+len(kept), err)
 	}
 	for i, s := range kept {
-		if got := rules[1+i]; got != s.Object { // the first is of the table local
+		if got := rules[1+i]; got != s.Object { // the first rule is that of the table local
 			t.Fatalf("rule %d: %s, want %s", i, got, s.Object)
 		}
 	}
@@ -182,7 +183,8 @@ func neighAt(last int) nl.Neigh {
 	return nl.Neigh{Addr: a, MAC: "02:00:00:00:00:01", Dev: "veth1"}
 }
 
-// place is where ruleAt and routeAt have put an object. The kernel adds a metric to a route.
+// place returns the part of an object that ruleAt or routeAt has chosen. Routes cannot be compared as a whole, because
+// the kernel adds a metric.
 func place(o any) string {
 	if r, is := o.(nl.Route); is {
 		return r.Dst.String()

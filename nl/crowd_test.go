@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestCrowd fills the maps with connections of one pod. Two pods share the maps, and the other pod must lose none of
-// its entries.
+// TestCrowd fills the maps of the splice with connections of one pod. Another pod shares these maps, and must lose none
+// of its entries.
 func TestCrowd(t *testing.T) {
 	mountPins(t)
 	host, _ := nltest.NS(t, "host")
@@ -38,13 +38,13 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// How a packet comes to the node.
+// These texts say how a packet reaches the node.
 const no, as, changed = "not at all", "as it is", "with its own port"
 
-// Flags of TCP.
+// These are flags of TCP.
 const syn, ack = 0x02, 0x10
 
-// mountPins mounts the file system by which pods share maps and programs.
+// mountPins mounts the BPF file system, through which pods share maps and programs.
 func mountPins(t *testing.T) {
 	t.Helper()
 	nltest.Need(t, "root")
@@ -59,10 +59,10 @@ func mountPins(t *testing.T) {
 	})
 }
 
-// A tapped is a pod whose two links are wires.
+// A tapped is a pod whose two links are connected to the test as a wire.
 type tapped struct{ wire }
 
-// newTapped adds the programs without a pod's number, as an earlier release did, and then with it.
+// newTapped adds the programs without a pod's number, as an earlier release did. Then it adds them with the number.
 func newTapped(t *testing.T, host *nl.NS, number uint16) *tapped {
 	t.Helper()
 	pod, _ := nltest.NS(t, fmt.Sprint("pod", number))
@@ -78,7 +78,7 @@ func newTapped(t *testing.T, host *nl.NS, number uint16) *tapped {
 	return &tapped{wire{t: t, in: raw(t, host, eni), out: raw(t, host, veth)}}
 }
 
-// connecting is a frame from one port to another.
+// connecting returns a TCP frame from one port to another.
 func connecting(from, to uint16, flags byte) []byte {
 	s := tcp(to)
 	binary.BigEndian.PutUint16(s.bytes, from)
@@ -86,7 +86,7 @@ func connecting(from, to uint16, flags byte) []byte {
 	return ip4(0, 0, s)
 }
 
-// wants sends a packet by the ENI.
+// wants sends a packet through the ENI, and checks how it reaches the node.
 func (p *tapped) wants(what, want string, from, to uint16, flags byte) {
 	p.t.Helper()
 	if got := p.how(connecting(from, to, flags)); got != want {
@@ -94,7 +94,8 @@ func (p *tapped) wants(what, want string, from, to uint16, flags byte) {
 	}
 }
 
-// loop begins a connection from the pod to a service on the pod itself. The node sends its packet back by the veth.
+// loop begins a connection from the pod to a Service whose backend is the pod. The node sends the packet back through
+// the veth.
 func (p *tapped) loop(from, to uint16) {
 	b := connecting(from, to, syn)
 	copy(b, []byte{0x02, 0, 0, 0, 0, 0x48})
@@ -102,7 +103,7 @@ func (p *tapped) loop(from, to uint16) {
 	p.send(p.out, b)
 }
 
-// fill sends established connections from outside and of the pod itself. Now and then, it calls between.
+// fill sends packets of established connections: from outside, and from the pod itself. At intervals, it calls between.
 func (p *tapped) fill(connections int, between func()) {
 	for i := range connections {
 		from, to := uint16(1024+i%0x4000), uint16(nl.SpliceFirst+i/0x4000)

@@ -10,8 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// TestRemoveDetached wants our rules of links that are gone to go, in both families. All others stay: of links that are
-// there, for no link, and of other programs.
+// TestRemoveDetached: RemoveDetached deletes our rules for links that are gone, in both families. It keeps rules for
+// existing links, rules for no link, and rules of other programs.
 func TestRemoveDetached(t *testing.T) {
 	host, pod := two(t)
 	rule := func(pref int, iif string, family nl.Family, protocol int) nl.Rule {

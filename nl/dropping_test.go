@@ -15,7 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// docker has the rules of dockerd and kube-proxy, as they are with an empty iptables-nft.
+// docker has the rules of dockerd and kube-proxy, as iptables-nft writes them on a node without other rules.
 const docker = `iptables-nft -P FORWARD DROP
 	iptables-nft -N DOCKER-USER; iptables-nft -A DOCKER-USER -j RETURN; iptables-nft -A FORWARD -j DOCKER-USER
 	iptables-nft -N DOCKER; iptables-nft -A FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
@@ -40,7 +40,8 @@ const firewalld = `nft 'table inet firewalld {
 		log prefix "refused" reject with icmpx admin-prohibited; }
 }'; `
 
-// TestDroppingChains compares what netfilter does to a packet with the chains that DroppingChains names.
+// TestDroppingChains compares the chains that DroppingChains names with the expected chains. It also sends a packet,
+// to see whether netfilter drops it.
 func TestDroppingChains(t *testing.T) {
 	nltest.Need(t, "root", "netns", "nftables", "iptables")
 	hardened := func(rule string) string {
@@ -114,7 +115,7 @@ func TestDroppingChains(t *testing.T) {
 			}
 			wait := "0.5"
 			if c.passes {
-				wait = "30" // until the answer, on a busy machine
+				wait = "30" // wait for the answer, even on a busy machine
 			}
 			if passed := pod.Do(exec.Command("ping", "-c", "1", "-W", wait, out).Run) == nil; passed != c.passes {
 				t.Errorf("the packet passed: %v", passed)
@@ -123,7 +124,7 @@ func TestDroppingChains(t *testing.T) {
 	}
 }
 
-// forwardScene has a pod, and a node that forwards its packets to another host.
+// forwardScene makes a pod, another host, and a node that forwards the pod's packets to this host.
 func forwardScene(t *testing.T) (node, pod *nl.NS, host string) {
 	t.Helper()
 	node, _ = nltest.NS(t, "node")

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FuzzDump reads any bytes as messages of a dump. The kernel makes them, but a pod with CAP_NET_ADMIN decides much of
-// what is in those about its namespace. Each reader must end.
+// FuzzDump reads any bytes as messages of a dump. The kernel writes these messages, but a pod with CAP_NET_ADMIN
+// decides much of their content for its own namespace. Each reader must end.
 func FuzzDump(f *testing.F) {
 	rule := slices.Concat(attrString(unix.NFTA_RULE_CHAIN, "forward"),
 		attr(unix.NFTA_RULE_USERDATA, encodeComment("0123456789abcdef")))

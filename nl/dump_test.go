@@ -13,8 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// TestDump wants our tables and programs in the dump. Of others it must have no table, no comment and no prefix of a
-// log.
+// TestDump: the dump has our tables and programs. It has no tables, no comments and no log prefixes of other programs.
 func TestDump(t *testing.T) {
 	host, pod := two(t)
 	w := nl.Wiring{

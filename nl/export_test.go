@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Paused lists IPv4 objects by a socket of its own. It calls pause after the kernel has written the first part.
+// Paused lists IPv4 objects with a new socket. It calls pause after the kernel has written the first part of the list.
 func (n *NS) Paused(typ int, answer uint16, pause func() error) ([][]byte, error) {
 	s, err := n.openNetlink(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, err
 	}
 	defer s.close()
-	msg := &nl.RtMsg{} // as long as struct ndmsg, and with the same first field
+	msg := &nl.RtMsg{} // it has the length and the first field of struct ndmsg
 	msg.Family = unix.AF_INET
 	if err = errors.Join(s.sendRequest(typ, unix.NLM_F_DUMP, msg, nil), pause()); err != nil {
 		return nil, err

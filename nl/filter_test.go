@@ -18,8 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// TestHooks: a link gets a hook for outgoing packets only with a filter for them. Where there is none, Check and Del
-// find no such filter, and Add refuses one.
+// TestHooks: a link has a hook for outgoing packets only if it has a filter for them. Without such a hook, Check and
+// Del find no filter, and Add refuses one.
 func TestHooks(t *testing.T) {
 	host, pod := two(t)
 	links := nl.Wiring{{host, nl.Veth{Name: "eni", Peer: "eth0", PeerNS: pod}},
@@ -49,7 +49,7 @@ func TestHooks(t *testing.T) {
 	hooks(t, pod, "clsact", "clsact")
 }
 
-// hooks wants the links eth0 and eth1 to have these kinds of qdisc for their filters.
+// hooks checks that the links eth0 and eth1 have these kinds of qdisc for their filters.
 func hooks(t *testing.T, n *nl.NS, want ...string) {
 	t.Helper()
 	var got []string
@@ -76,8 +76,8 @@ func hooks(t *testing.T, n *nl.NS, want ...string) {
 	}
 }
 
-// TestOtherRevision: the programs of another release have names with another revision. Check accepts them if they have
-// the same effect, Del deletes them, and the next Add replaces them.
+// TestOtherRevision: the programs of another release have another revision in their names. Check accepts them if they
+// have the same effect. Del deletes them, and the next Add replaces them.
 func TestOtherRevision(t *testing.T) {
 	host, pod := two(t)
 	splice := nl.Splice{ENI: "eth0", Veth: "eth1", MAC: "02:00:00:00:00:48"}
@@ -114,7 +114,8 @@ func TestOtherRevision(t *testing.T) {
 	}
 }
 
-// programs replaces the programs of the pod's filters by idle ones with other names, and returns the former names.
+// programs replaces the programs of the pod's filters by programs that do nothing, with other names. It returns the
+// former names.
 func programs(t *testing.T, n *nl.NS, other func(name string) string) (names []string) {
 	t.Helper()
 	program := idle(t)
@@ -143,7 +144,7 @@ func programs(t *testing.T, n *nl.NS, other func(name string) string) (names []s
 	return names
 }
 
-// idle loads a program that passes everything.
+// idle loads a program that passes all packets.
 func idle(t *testing.T) (fd int) {
 	t.Helper()
 	code, license := []uint64{unix.BPF_ALU64 | unix.BPF_MOV, unix.BPF_JMP | unix.BPF_EXIT}, []byte("GPL\x00")

@@ -26,7 +26,7 @@ func TestForbidString(t *testing.T) {
 	}
 }
 
-// TestForbidPackets sends packets to addresses, and compares which of them the program drops.
+// TestForbidPackets sends packets to several addresses, and checks which of them the program drops.
 func TestForbidPackets(t *testing.T) {
 	host, pod := two(t)
 	w := nl.Wiring{
@@ -63,14 +63,14 @@ func TestForbidPackets(t *testing.T) {
 		if err := (nl.Wiring{{pod, nl.Forbid{Devs: forbidden.Devs, Addrs: tt.addrs}}}).Add(); err != nil {
 			t.Fatal(err)
 		}
-		_, err := unix.Write(eth0, to(tt.to)) // ENOBUFS is what a packet socket hears of a drop
+		_, err := unix.Write(eth0, to(tt.to)) // ENOBUFS: the kernel has dropped the frame
 		if dropped := errors.Is(err, unix.ENOBUFS); dropped != tt.dropped || !dropped && err != nil {
 			t.Errorf("%s: dropped is %t (%v), want %t", tt.name, dropped, err, tt.dropped)
 		}
 	}
 }
 
-// to is a frame to an address.
+// to returns a frame to an address.
 func to(a netip.Addr) []byte {
 	frame, at := ip4(0, 0, udp(80)), 14+16
 	if a.Is6() {
@@ -80,7 +80,7 @@ func to(a netip.Addr) []byte {
 	return frame
 }
 
-// TestForbid adds, adds again, replaces what differs, and deletes twice, beside a Splice of the same links.
+// TestForbid adds a Forbid twice, replaces one that differs, and deletes it twice, beside a Splice on the same links.
 func TestForbid(t *testing.T) {
 	host, pod := two(t)
 	links := nl.Wiring{{host, nl.Veth{Name: "eni", Peer: "eth0", PeerNS: pod}},

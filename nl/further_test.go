@@ -12,20 +12,20 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestFurther: whether an attachment is a further one does not change with the links of other attachments.
+// TestFurther: changes of other attachments' links do not change whether an attachment is a further one.
 func TestFurther(t *testing.T) {
 	a, b := nl.PodGroup([]byte{1, 2, 3, 4}), nl.PodGroup([]byte{1, 2, 4, 4})
 	fa, fb := nl.FurtherGroup(a), nl.FurtherGroup(b)
 	ca, cb := nl.CardGroup(a), nl.CardGroup(b)
 	for _, c := range []struct {
 		groups []uint32
-		want   bool // whether a is a further one
+		want   bool // whether a is a further attachment
 	}{
 		{nil, false},
 		{[]uint32{0, 1, 1 << 31}, false},
 		{[]uint32{0, a}, false},
 		{[]uint32{0, b}, true},
-		{[]uint32{0, fb}, false}, // the pod's first attachment is gone
+		{[]uint32{0, fb}, false}, // the pod's first attachment is deleted
 		{[]uint32{a, b}, false},
 		{[]uint32{a, fb}, false},
 		{[]uint32{fa, b}, true},
@@ -68,7 +68,7 @@ func TestFurther(t *testing.T) {
 	}
 }
 
-// TestApart: an Addr with Apart brings no route, and the kernel does not choose it as a source.
+// TestApart: an Addr with Apart adds no route, and the kernel does not choose it as a source.
 func TestApart(t *testing.T) {
 	n, _ := nltest.NS(t, "pod")
 	prefix := netip.MustParsePrefix
@@ -126,7 +126,7 @@ func TestApart(t *testing.T) {
 	}
 }
 
-// TestDelFurther deletes the rules and routes of one attachment, and nothing else.
+// TestDelFurther: DelFurther deletes the rules and routes of one attachment, and nothing else.
 func TestDelFurther(t *testing.T) {
 	n, _ := nltest.NS(t, "pod")
 	own, other := nl.PodGroup([]byte{1, 2, 3, 4}), nl.PodGroup([]byte{1, 2, 4, 4})

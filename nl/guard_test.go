@@ -19,7 +19,7 @@ import (
 
 const masterMAC, routerMAC = "0a:00:00:00:00:06", "0a:00:00:00:00:01"
 
-// guardElement is a node with the links ens6 and ens7. The other ends of these are outside.
+// guardElement makes a node with the links ens6 and ens7, whose other ends are in the namespace outside.
 func guardElement(t *testing.T) (node, outside *nl.NS) {
 	nltest.Need(t, "root", "nftables")
 	node, _ = nltest.NS(t, "node")
@@ -38,7 +38,8 @@ func guardElement(t *testing.T) (node, outside *nl.NS) {
 	return node, outside
 }
 
-// claim sends a frame from one MAC address to another: an ARP message that address is at the sender.
+// claim sends an ARP message in a frame from one MAC address to another. The message claims that the sender has the
+// address.
 func claim(t *testing.T, n *nl.NS, dev, to, from string, address [4]byte) {
 	t.Helper()
 	dst, _ := net.ParseMAC(to)
@@ -60,7 +61,8 @@ func claim(t *testing.T, n *nl.NS, dev, to, from string, address [4]byte) {
 	}
 }
 
-// TestGuard: frames from the link's own MAC address, and from that of a group, do not reach the node. Others do.
+// TestGuard: frames whose source is the link's own MAC address, or the MAC address of a group, do not reach the node.
+// Other frames do.
 func TestGuard(t *testing.T) {
 	node, outside := guardElement(t)
 	g := nl.Guard{Link: "ens6"}
@@ -88,7 +90,7 @@ func TestGuard(t *testing.T) {
 		{"ens7", broadcast, broadcast, false},
 		{"ens6", masterMAC, routerMAC, true},
 		{"ens6", broadcast, routerMAC, true},
-		{"ens7", broadcast, masterMAC, true}, // an ENI reaches another of the same node in a subnet
+		{"ens7", broadcast, masterMAC, true}, // an ENI reaches another ENI of its node in the same subnet
 	} {
 		address := [4]byte{10, 0, byte(1 + i%2), byte(100 + i)}
 		if c.dev == "ens7" {
@@ -108,7 +110,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestGuardCheck changes the guards in each way. Check must find the change, and Restore undo it.
+// TestGuardCheck changes the guards in several ways. Check must find each change, and Restore must undo it.
 func TestGuardCheck(t *testing.T) {
 	node, _ := guardElement(t)
 	guards := []nl.Guard{{Link: "ens6"}, {Link: "ens7"}}
@@ -155,7 +157,7 @@ func TestGuardCheck(t *testing.T) {
 	}
 }
 
-// TestGuardAtOnce adds guards of several links at once. None is lost, and those of deleted links go.
+// TestGuardAtOnce adds the guards of several links at the same time. No guard is lost, except those of deleted links.
 func TestGuardAtOnce(t *testing.T) {
 	node, _ := guardElement(t)
 	var wg sync.WaitGroup

@@ -14,7 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestIPVlan makes slaves whose names are taken in the master's namespace.
+// TestIPVlan makes slaves whose names the master's namespace already has.
 func TestIPVlan(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	host, pod := two(t)

@@ -18,7 +18,7 @@ import (
 func limits(egress bool) (one, other nl.Limit) {
 	one = nl.Limit{Devs: []string{"eth0", "eth1"}, Egress: egress, Rate: 1_000_000, Burst: 200_000}
 	other = one
-	other.Rate = math.MaxUint32 + 1 // a rate of more than 32 bits has an attribute of its own
+	other.Rate = math.MaxUint32 + 1 // netlink has another attribute for a rate of more than 32 bits
 	return one, other
 }
 
@@ -31,7 +31,7 @@ func TestLimitString(t *testing.T) {
 	}
 }
 
-// TestLimit adds, adds again, replaces what differs, and deletes twice, beside other filters.
+// TestLimit adds a Limit twice, replaces one that differs, and deletes it twice, beside other filters.
 func TestLimit(t *testing.T) {
 	nltest.Need(t, "police")
 	host, pod := two(t)

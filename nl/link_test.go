@@ -37,7 +37,7 @@ func ip(t *testing.T, n *nl.NS, args ...string) {
 	}
 }
 
-// TestLinks compares what we read of links with what package netlink reads.
+// TestLinks compares the links that we read with those that package netlink reads.
 func TestLinks(t *testing.T) {
 	host, pod := two(t)
 	must(t, nl.Wiring{
@@ -78,7 +78,8 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestDelGroup deletes a group with lo in it, which cannot be deleted. DelGroup takes lo out of the group.
+// TestDelGroup: lo is in the group, and cannot be deleted. DelGroup takes lo out of the group, and deletes the other
+// links.
 func TestDelGroup(t *testing.T) {
 	_, pod := two(t)
 	before := nltest.Dump(t, pod)
@@ -96,7 +97,7 @@ func TestDelGroup(t *testing.T) {
 	}
 }
 
-// TestIsPeer: a link with the right index in another namespace is not the other end.
+// TestIsPeer: a link with the right index, but in another namespace, is not the other end of a pair.
 func TestIsPeer(t *testing.T) {
 	host, pod := two(t)
 	other, _ := nltest.NS(t, "other")
@@ -115,7 +116,7 @@ func TestIsPeer(t *testing.T) {
 	if host.IsPeer(near, other, near.Peer) {
 		t.Error("a link of a namespace that has no ID is taken for the other end")
 	}
-	must(t, nl.Veth{Name: "veth2", Peer: "eth2", PeerNS: other}.Add(host)) // so that other has a number here
+	must(t, nl.Veth{Name: "veth2", Peer: "eth2", PeerNS: other}.Add(host)) // gives other a number in host
 	if host.IsPeer(near, other, near.Peer) {
 		t.Error("a link of another namespace is taken for the other end")
 	}
@@ -126,7 +127,7 @@ func TestIsPeer(t *testing.T) {
 	}
 }
 
-// TestOpenOther opens any namespace except its own.
+// TestOpenOther: OpenOther opens any namespace except its receiver's own.
 func TestOpenOther(t *testing.T) {
 	host, path := nltest.NS(t, "host")
 	if n, err := host.OpenOther("pod", path); !errors.Is(err, fs.ErrNotExist) {

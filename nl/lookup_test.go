@@ -11,7 +11,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestHostRoutes wants only the routes of single addresses in the main table, of both families.
+// TestHostRoutes: HostRoutes returns only routes to single addresses in the main table, of both families.
 func TestHostRoutes(t *testing.T) {
 	host, _ := nltest.NS(t, "host")
 	nltest.Shell(t, host, `

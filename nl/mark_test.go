@@ -14,7 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// TestSpliceMark connects to a pod by either link, and reads the marks of the accepted sockets.
+// TestSpliceMark connects to a pod through each of its links, and reads the marks of the accepted sockets.
 func TestSpliceMark(t *testing.T) {
 	host, pod := two(t)
 	link := func(near, far, from, to string) nl.Wiring {
@@ -54,8 +54,8 @@ func TestSpliceMark(t *testing.T) {
 	}
 }
 
-// marker listens in a namespace. The function that it returns connects to it, and returns the mark of the accepted
-// socket.
+// marker starts a server in a namespace. The function that it returns connects to the server, and returns the mark of
+// the accepted socket.
 func marker(t *testing.T, n *nl.NS) func(from *nl.NS, to string) int {
 	t.Helper()
 	const port = "8080"

@@ -17,7 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
 )
 
-// With MOVE_CARD, the test binary moves a card to the pod at the path MOVE_TO, or back.
+// If MOVE_CARD is set, the test binary moves a card to the pod whose namespace is at MOVE_TO, or back.
 func init() {
 	verb := os.Getenv("MOVE_CARD")
 	if verb == "" {
@@ -47,8 +47,9 @@ func moveCard(verb, path string) error {
 	return w.Add()
 }
 
-// TestMovedLinkKill kills Add and Del after each system call. The card is then in the pod, complete, or on the node.
-// After a Del it is on the node, and the next Add works. Before that, each call of Add fails once.
+// TestMovedLinkKill kills Add and Del after each system call. The card is then either on the node, or completely in the
+// pod. After another Del it is on the node, and the next Add succeeds. Before the kill, the test makes the same system
+// call of an Add fail.
 func TestMovedLinkKill(t *testing.T) {
 	b := newBay(t)
 	before := nltest.Dump(t, b.node, b.pod)

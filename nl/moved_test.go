@@ -20,14 +20,14 @@ import (
 
 const cardMAC = "06:00:00:00:00:07"
 
-// A bay is a node with a network card, a pod that is to have it, and the wire between the card and the VPC.
+// A bay is a node with a network card, the pod that will get the card, and a wire between the card and the VPC.
 type bay struct {
 	*testing.T
 	node, pod, vpc *nl.NS
 	path           string // of the pod
 }
 
-// newBay makes the three namespaces. The node has an eth0 of its own, and the card is ens6 there.
+// newBay makes the three namespaces. The node has its own eth0, and the card is its link ens6.
 func newBay(t *testing.T) bay {
 	t.Helper()
 	b := bay{T: t}
@@ -49,13 +49,13 @@ func (b bay) must(err error) {
 	}
 }
 
-// moved is the card in the pod.
+// moved returns the MovedLink that moves the card into the pod.
 func (b bay) moved() nl.MovedLink {
 	return nl.MovedLink{Name: "eth0", MAC: cardMAC, NS: b.pod, Home: "ens6", MTU: 9001,
 		Group: nl.PodGroup([]byte("pod!"))}
 }
 
-// same compares a dump of node and pod with an earlier one.
+// same compares the dump before with a new dump of node and pod.
 func (b bay) same(what, before string) {
 	b.Helper()
 	if d := cmp.Diff(before, nltest.Dump(b, b.node, b.pod)); d != "" {
@@ -78,11 +78,11 @@ func TestMovedLinkString(t *testing.T) {
 	}
 }
 
-// TestMovedLink adds, checks and deletes, each twice. The card has addresses and routes.
+// TestMovedLink adds, checks and deletes a MovedLink, each twice. The card has addresses and routes.
 func TestMovedLink(t *testing.T) {
 	b := newBay(t)
 	for _, up := range []bool{false, true} {
-		if up { // as a card is after its slaves have gone
+		if up { // the last slave leaves a card in this state
 			nltest.Shell(b, b.node, "ip link set ens6 up; ip addr add 192.0.2.9/24 dev ens6; ip link set ens6 down")
 		}
 		v := b.moved()
@@ -146,7 +146,7 @@ func TestMovedLinkCheck(t *testing.T) {
 	}
 }
 
-// TestMovedLinkRefused: an Add that fails leaves everything as it was.
+// TestMovedLinkRefused: a failing Add changes nothing.
 func TestMovedLinkRefused(t *testing.T) {
 	b := newBay(t)
 	for name, tt := range map[string]struct {
@@ -185,7 +185,7 @@ func TestMovedLinkRefused(t *testing.T) {
 	}
 }
 
-// TestMovedLinkMaster: Add refuses a card with slaves, until they are gone.
+// TestMovedLinkMaster: as long as a card has slaves, Add refuses it.
 func TestMovedLinkMaster(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	b := newBay(t)
@@ -205,7 +205,8 @@ func TestMovedLinkMaster(t *testing.T) {
 	}
 }
 
-// TestMovedLinkName: Del brings the card back, though its name is taken on the node or not known.
+// TestMovedLinkName: Del moves the card back, even if another link of the node has its name, or if its name is not
+// known.
 func TestMovedLinkName(t *testing.T) {
 	const byMAC = "enx060000000007"
 	b := newBay(t)
@@ -239,14 +240,14 @@ func TestMovedLinkName(t *testing.T) {
 	}
 }
 
-// TestMovedLinkReturned: the kernel has moved the card to the node at the end of the pod's namespace. Del finds it
-// there.
+// TestMovedLinkReturned: the pod's namespace has ended, so the kernel has moved the card to the node. Del finds the
+// card there.
 func TestMovedLinkReturned(t *testing.T) {
 	b := newBay(t)
 	before := nltest.Dump(t, b.node, b.pod)
 	v := b.moved()
 	group := fmt.Sprint(" group ", v.Group)
-	for _, ns := range []*nl.NS{nil, b.pod} { // the namespace is gone, or a new one has its path
+	for _, ns := range []*nl.NS{nil, b.pod} { // the namespace is gone, or its path leads to a new namespace
 		v.NS = ns
 		for range 2 {
 			for _, name := range []string{"dev9", "ens6"} {
@@ -278,7 +279,7 @@ func TestMovedLinkReturned(t *testing.T) {
 	b.same("Del", before)
 }
 
-// TestMovedLinkHostile has pods change their links before Del.
+// TestMovedLinkHostile: pods change their links before Del.
 func TestMovedLinkHostile(t *testing.T) {
 	b := newBay(t)
 	before := nltest.Dump(t, b.node)
@@ -317,7 +318,7 @@ func TestMovedLinkHostile(t *testing.T) {
 			if _, err := b.pod.FindMAC(cardMAC); err == nil && name != "lo has its address" && name != "macvlan" {
 				t.Error("the pod has the card still")
 			}
-			// a macvlan keeps the card busy until the kernel has ended the namespace
+			// A macvlan keeps the card busy until the kernel has removed the namespace.
 			nltest.Shell(b, b.pod, "ip link del mac0 || true")
 			b.pod, b.path = nltest.NS(t, "next")
 			b.must(b.moved().Add(b.node))
@@ -326,12 +327,12 @@ func TestMovedLinkHostile(t *testing.T) {
 	}
 }
 
-// TestMovedLinkFilters: the filters of the card do not move with it.
+// TestMovedLinkFilters: filters stay behind when the card moves.
 func TestMovedLinkFilters(t *testing.T) {
 	nltest.Need(t, "police")
 	b := newBay(t)
 	v := b.moved()
-	// Each kind of filter that this package attaches.
+	// These are all kinds of filters that this package attaches.
 	filters := func(n *nl.NS, dev, other string) nl.Wiring {
 		return nl.Wiring{
 			{NS: n, Object: nl.Limit{Devs: []string{dev}, Egress: true, Rate: 1 << 20, Burst: 1 << 20}},
@@ -349,7 +350,7 @@ func TestMovedLinkFilters(t *testing.T) {
 	nltest.Shell(b, b.node,
 		`[ -z "$(tc qdisc show dev ens6 clsact; tc filter show dev ens6 ingress; tc filter show dev ens6 egress)" ]`)
 
-	// Nor do they move from the node to the pod.
+	// The filters of the node do not move to the pod either.
 	b.must(errors.Join(home.Add(), home.Check()))
 	b.must(v.Add(b.node))
 	nltest.Shell(b, b.pod, `[ -z "$(tc filter show dev eth0 ingress; tc filter show dev eth0 egress)" ]`)

@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestMovedLinkXDP: a pod has left an XDP program at its card. The next pod has the card without it.
+// TestMovedLinkXDP: a pod has attached an XDP program to its card. The next pod gets the card without this program.
 func TestMovedLinkXDP(t *testing.T) {
 	b := newBay(t)
 	w := nl.Wiring{{NS: b.node, Object: b.moved()}}
@@ -28,8 +28,8 @@ func TestMovedLinkXDP(t *testing.T) {
 	b.noXDP(b.node, "ens6")
 }
 
-// TestMovedLinkXDPLate: the kernel has moved the card back at the end of the pod's namespace, and the XDP program is
-// still there.
+// TestMovedLinkXDPLate: the kernel has moved the card back at the end of the pod's namespace, with the pod's XDP
+// program. The next pod gets the card without this program.
 func TestMovedLinkXDPLate(t *testing.T) {
 	b := newBay(t)
 	b.xdp(b.node, "ens6")
@@ -39,9 +39,9 @@ func TestMovedLinkXDPLate(t *testing.T) {
 	b.must(w.Del())
 }
 
-// TestMovedLinkXDPAbove: a link above the card, in another namespace, has an XDP program, too. Linux 5.10 detaches the
-// card's program all the same, later kernels refuse to. Del moves the card in both cases. While the link above is
-// there, the next Add fails.
+// TestMovedLinkXDPAbove: a link above the card, in another namespace, also has an XDP program. Linux 5.10 nevertheless
+// detaches the card's program, and later kernels refuse to. Del moves the card in either case. As long as the link
+// above exists, the next Add fails.
 func TestMovedLinkXDPAbove(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	b := newBay(t)

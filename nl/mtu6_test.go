@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestMTU6 changes the MTU of an ENI. Its slave follows, but the slave's IPv6 may keep a larger MTU, which Check finds
-// and Add corrects. An IPv6 MTU below the link's is right, as it loses no packets.
+// TestMTU6 changes the MTU of an ENI. The slave's MTU changes with it, but the slave's IPv6 may keep a larger MTU.
+// Check finds this, and Add corrects it. An IPv6 MTU below the link's MTU is right, because it loses no packets.
 func TestMTU6(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	b := newBay(t)

@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestTerms compares the code of each term with what package nftables makes.
+// TestTerms compares the code of each term with the code that package nftables makes.
 func TestTerms(t *testing.T) {
 	addr, addrPort := netip.MustParseAddr, netip.MustParseAddrPort
 	prefixes := func(all ...string) (ps []netip.Prefix) {
@@ -168,7 +168,8 @@ func TestTerms(t *testing.T) {
 	}
 }
 
-// set adds a set of intervals with the number 1. Addresses alternate: the first of an interval, the first after it.
+// set adds a set of intervals with the number 1. In addrs, the first address of an interval and the first address after
+// it alternate.
 func set(t *testing.T, c *nftables.Conn, table *nftables.Table, addrs []string) (name string, number uint32) {
 	t.Helper()
 	s := &nftables.Set{Table: table, Name: "__set%d", ID: 1, Anonymous: true, Constant: true, Interval: true,
@@ -242,7 +243,7 @@ func TestTransactions(t *testing.T) {
 	}
 }
 
-// TestComment finds the comment beside other user data of a rule. Malformed user data has none.
+// TestComment finds a rule's comment among other user data. In malformed user data, it finds none.
 func TestComment(t *testing.T) {
 	for _, c := range []struct {
 		userdata []byte
@@ -269,8 +270,8 @@ func sent(t *testing.T, what func(*nftables.Conn)) (all []string) {
 	enough := errors.New("enough")
 	c, err := nftables.New(nftables.WithTestDial(func(msgs []netlink.Message) ([]netlink.Message, error) {
 		for _, m := range msgs {
-			// Unlike us, the package asks for acknowledgements and echoes, leaves out NLM_F_CREATE, and marks this
-			// attribute as nested.
+			// Unlike this package, package nftables asks for acknowledgements and echoes, omits NLM_F_CREATE, and marks
+			// this attribute as nested.
 			flags := m.Header.Flags &^ (netlink.Acknowledge | netlink.Echo)
 			if flags&netlink.Excl != 0 {
 				flags |= netlink.Create

@@ -51,7 +51,8 @@ func TestLinkByMAC(t *testing.T) {
 	}
 }
 
-// TestLinksOf finds a link under its name, after a rename, and when a link on top of it has taken its name.
+// TestLinksOf finds a link by its MAC address: under its name, after a rename, and when a link above it has taken its
+// name.
 func TestLinksOf(t *testing.T) {
 	host, pod := two(t)
 	const otherMAC = "02:00:00:00:00:99"
@@ -78,7 +79,7 @@ func TestLinksOf(t *testing.T) {
 	}
 }
 
-// TestDo opens sockets in two namespaces and lets them talk.
+// TestDo opens sockets in two namespaces. They exchange packets.
 func TestDo(t *testing.T) {
 	host, pod := two(t)
 	w := nl.Wiring{
@@ -122,7 +123,7 @@ func TestDo(t *testing.T) {
 	}
 }
 
-// TestDoPanics: a panic inside Do reaches the caller of Do, with the stack of the function.
+// TestDoPanics: a panic in the function that Do calls reaches the caller of Do, with the stack of the function.
 func TestDoPanics(t *testing.T) {
 	host, pod := two(t)
 	for what, do := range map[string]func(func() error) error{"host": host.Do, "pod": pod.Do} {
@@ -187,7 +188,8 @@ func TestSysctl(t *testing.T) {
 	}
 }
 
-// TestNames: the kernel would choose a name for an empty one, and cut one that is too long. Both are refused.
+// TestNames: the kernel would replace an empty name by one of its own, and cut a name that is too long. Add refuses
+// both.
 func TestNames(t *testing.T) {
 	host, pod := two(t)
 	for _, name := range []string{"", "sixteen-bytes-16"} {

@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestRemoveShared: what serves all pods stays while a link or a route of ours shows a pod, and then goes. What others
-// have made stays.
+// TestRemoveShared: objects that serve all pods stay as long as a link or a route of ours belongs to a pod. Then
+// RemoveShared deletes them. Objects of other programs stay.
 func TestRemoveShared(t *testing.T) {
 	nltest.Need(t, "nftables")
 	host, _ := nltest.NS(t, "host")
@@ -59,7 +59,7 @@ func TestRemoveShared(t *testing.T) {
 	}
 }
 
-// TestOwnTableOf: each network has a table of its own. Most keep the name of earlier releases.
+// TestOwnTableOf: each network has its own table. Most tables have the name that earlier releases gave them.
 func TestOwnTableOf(t *testing.T) {
 	for network, want := range map[string]string{
 		"cni-ipvlan-vpc-k8s":     "cni_ipvlan_vpc_k8s",

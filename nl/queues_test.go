@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestQueues: each end of a pair asks for one queue in each direction. Without that, the number depends on the
-// machine's CPUs.
+// TestQueues: each end of a pair asks for one queue in each direction. Otherwise, the number of queues would depend on
+// the machine's CPUs.
 func TestQueues(t *testing.T) {
 	attrs, err := Veth{Name: "near", Peer: "far", PeerNS: &NS{}}.attrs()
 	if err != nil {

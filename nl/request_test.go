@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestRetry repeats an interrupted list, up to 10 times, and no other.
+// TestRetry: an interrupted list is repeated up to 10 times. A list with another error is not repeated.
 func TestRetry(t *testing.T) {
 	other := errors.New("other")
 	for _, c := range []struct {
@@ -43,8 +43,8 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// TestKernel: errors of the kernel match those of package fs, and keep their errno and its words. containerd takes some
-// words of package fs for success.
+// TestKernel: errors of the kernel match those of package fs, and keep their errno and its text. Some texts of package
+// fs would make containerd take the error for success.
 func TestKernel(t *testing.T) {
 	for errno, want := range map[syscall.Errno]error{
 		unix.EEXIST: fs.ErrExist, unix.ENOENT: fs.ErrNotExist, unix.ESRCH: fs.ErrNotExist,
@@ -60,7 +60,7 @@ func TestKernel(t *testing.T) {
 	}
 }
 
-// TestMeanings: these errors say what they mean, to people and to package fs.
+// TestMeanings: the texts of these errors explain the cause, and the errors match those of package fs.
 func TestMeanings(t *testing.T) {
 	for _, c := range []struct {
 		err, is error
@@ -78,7 +78,7 @@ func TestMeanings(t *testing.T) {
 	}
 }
 
-// TestElements wants intervals that do not overlap, and end at the last address at the latest.
+// TestElements: the intervals of a set do not overlap, and none ends after the last address.
 func TestElements(t *testing.T) {
 	var got []string
 	var prefixes []netip.Prefix

@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestRoutedGroup: the group and the routing table of an ENI are made of its link's index. They differ from the groups
-// of pods' links and from other tables.
+// TestRoutedGroup: the group and the routing table of an ENI are computed from its link's index. They differ from the
+// groups of pods' links, and from other tables.
 func TestRoutedGroup(t *testing.T) {
 	for _, index := range []int{1, 2, 255, 1 << 20, 1<<24 - 1} {
 		group, table := nl.RoutedGroup(index), nl.RoutedTable(index)
@@ -42,7 +42,7 @@ func TestRoutedGroup(t *testing.T) {
 	}
 }
 
-// claims are two branches that want one chain.
+// claims returns two branches that need the same chain.
 func claims() (one, other nl.Branch) {
 	t := nl.Table{Family: "inet", Name: "claimed", More: true, Chains: []nl.Chain{{Name: "prerouting", Type: "filter",
 		Hook: "prerouting", Priority: -150, Rules: []nl.NFRule{{nl.ByIIFGroup()}, {nl.ByIIF()}}}}}
@@ -54,7 +54,7 @@ func claims() (one, other nl.Branch) {
 	return of(1, 0x20), of(2, 0x40)
 }
 
-// TestBranchClaim: a chain belongs to one group. Of two groups that want it at the same time, one gets it.
+// TestBranchClaim: a chain belongs to one group. If two groups claim it at the same time, one of them gets it.
 func TestBranchClaim(t *testing.T) {
 	nltest.Need(t, "nftables")
 	n, path := nltest.NS(t, "host")
@@ -109,8 +109,8 @@ func TestBranchClaim(t *testing.T) {
 	}
 }
 
-// TestBranchPut: Put restores rules that another program has added to, and a map that it has emptied. Each of two
-// groups has its packets in its own branch.
+// TestBranchPut: another program has added rules to a branch, and has emptied the map. Put restores both. Packets of
+// two groups go to their own branches.
 func TestBranchPut(t *testing.T) {
 	nltest.Need(t, "nftables")
 	n, _ := nltest.NS(t, "host")
@@ -139,7 +139,7 @@ func TestBranchPut(t *testing.T) {
 			t.Errorf("%s:\n%s\nwant\n%s", change, after, before)
 		}
 	}
-	other.Arrived = nil // a Del need not know it
+	other.Arrived = nil // Del works without this field
 	if err := other.Del(n); err != nil {
 		t.Error(err)
 	}
@@ -151,8 +151,8 @@ func TestBranchPut(t *testing.T) {
 	}
 }
 
-// TestBranchStale: the map of arrivals has elements of earlier branches, which lead links to chains. Claim gets the
-// chain all the same, and Del leaves nothing.
+// TestBranchStale: the map of arrivals has elements of earlier branches, which lead from links to chains. Claim
+// nevertheless gets the chain, and Del leaves nothing.
 func TestBranchStale(t *testing.T) {
 	nltest.Need(t, "nftables")
 	for name, stale := range map[string]string{
@@ -195,7 +195,7 @@ func TestBranchStale(t *testing.T) {
 	}
 }
 
-// ruleset returns the lines of nft(8), sorted, because the kernel orders a map in its own way.
+// ruleset returns the output lines of nft list ruleset in sorted order, because the kernel chooses the order in a map.
 func ruleset(t *testing.T, n *nl.NS) string {
 	t.Helper()
 	var out []byte
@@ -211,7 +211,7 @@ func ruleset(t *testing.T, n *nl.NS) string {
 	return strings.Join(words, "\n")
 }
 
-// TestNeighbours wants the permanent neighbours of each link, and none that the kernel has learned.
+// TestNeighbours: the list has the permanent neighbours of each link, and none that the kernel has learned.
 func TestNeighbours(t *testing.T) {
 	host, pod := two(t)
 	w := nl.Wiring{
@@ -246,8 +246,8 @@ func TestNeighbours(t *testing.T) {
 	}
 }
 
-// TestVacantRouted: a routed pair, or a route to a routed pod, shows a pod. What serves the pods of an ENI does not,
-// and RemoveShared removes it.
+// TestVacantRouted: a routed pair, or a route to a routed pod, belongs to a pod, so shared objects stay. Objects that
+// serve the pods of an ENI do not count as a pod, and RemoveShared deletes them.
 func TestVacantRouted(t *testing.T) {
 	nltest.Need(t, "nftables")
 	host, pod := two(t)

@@ -42,7 +42,8 @@ func (b bay) settings(n *nl.NS) nl.Settings {
 	return s
 }
 
-// TestSettings has a pod change each setting of a veth pair, one at a time and all at once. The node puts them back.
+// TestSettings: a pod changes the settings of a veth pair, one at a time and then all together. The node puts them
+// back.
 func TestSettings(t *testing.T) {
 	b := newBay(t)
 	b.must(b.moved().Add(b.node))
@@ -89,7 +90,7 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestSettingsRefused: the link refuses a setting. PutBack names that, and puts the others back.
+// TestSettingsRefused: the link refuses one setting. PutBack names this setting, and puts the others back.
 func TestSettingsRefused(t *testing.T) {
 	b := newBay(t)
 	l, err := b.node.LinkByName("ens6")
@@ -108,12 +109,12 @@ func TestSettingsRefused(t *testing.T) {
 	b.must(b.node.Kept(l, was))
 }
 
-// TestMovedLinkSysctls: the sysctls of a link do not move with it.
+// TestMovedLinkSysctls: the sysctls of a link stay behind when the link moves.
 func TestMovedLinkSysctls(t *testing.T) {
 	b := newBay(t)
 	dump := func() (out []byte) {
 		b.must(b.node.Do(func() error {
-			// grep fails, because not all of them can be read.
+			// grep fails, because some of these files cannot be read.
 			out, _ = exec.Command("sh", "-c", "cd /proc/sys/net; grep -H . ipv[46]/conf/ens6/* ipv[46]/neigh/ens6/* "+
 				"2>/dev/null | grep -v stable_secret").Output()
 			return nil
@@ -133,8 +134,8 @@ func TestMovedLinkSysctls(t *testing.T) {
 	}
 }
 
-// TestMovedLinkAbove: links that a pod has made on its card are gone after Del. If one of them is in another namespace,
-// Add refuses the card.
+// TestMovedLinkAbove: after Del, links that a pod has made above its card are gone. If such a link is in another
+// namespace, Add refuses the card.
 func TestMovedLinkAbove(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	b := newBay(t)
@@ -159,8 +160,8 @@ func TestMovedLinkAbove(t *testing.T) {
 	b.must(b.moved().Del(b.node))
 }
 
-// TestMovedLinkTCX: a pod has left programs of tcx at its card, some by bpf_links that a process still holds. The next
-// pod has none.
+// TestMovedLinkTCX: a pod has attached programs of tcx to its card, some by a bpf_link that a process still holds. The
+// next pod gets the card without them.
 func TestMovedLinkTCX(t *testing.T) {
 	nltest.Need(t, "tcx")
 	b := newBay(t)
@@ -172,7 +173,7 @@ func TestMovedLinkTCX(t *testing.T) {
 	b.must(w.Del())
 	b.noTCX(b.node, "ens6")
 
-	// the kernel has moved the card back at the end of the pod's namespace
+	// The kernel has moved the card back at the end of the pod's namespace.
 	for _, link := range []bool{false, true} {
 		b.tcx(b.node, "ens6", link)
 	}
@@ -181,13 +182,13 @@ func TestMovedLinkTCX(t *testing.T) {
 	b.must(w.Del())
 }
 
-// Hooks and commands of linux/bpf.h.
+// These are hooks and commands of linux/bpf.h.
 const (
 	tcxIngress, tcxEgress = 46, 47
 	bpfLinkCreate         = 28
 )
 
-// tcx attaches a program at both hooks that lets all packets pass.
+// tcx attaches a program to both hooks of a link. The program passes all packets.
 func (b bay) tcx(n *nl.NS, link string, held bool) {
 	b.Helper()
 	const next = 0xffffffff // TCX_NEXT
@@ -220,7 +221,7 @@ func (b bay) tcx(n *nl.NS, link string, held bool) {
 	}))
 }
 
-// noTCX wants no programs of tcx at a link.
+// noTCX checks that a link has no programs of tcx.
 func (b bay) noTCX(n *nl.NS, link string) {
 	b.Helper()
 	at, err := n.LinkByName(link)
@@ -240,8 +241,8 @@ func (b bay) noTCX(n *nl.NS, link string) {
 	}))
 }
 
-// TestSettingsCard: a program changes settings of the driver, as ethtool does, and the node puts them back. A veth pair
-// has some of these, and a tap others.
+// TestSettingsCard: a program changes settings of the driver, as ethtool(8) does, and the node puts them back. Some of
+// these settings exist on a veth pair, and others on a tap.
 func TestSettingsCard(t *testing.T) {
 	b := newBay(t)
 	nltest.Shell(b, b.pod, "ip link add many numtxqueues 4 numrxqueues 4 type veth peer x; "+
@@ -272,8 +273,8 @@ func TestSettingsCard(t *testing.T) {
 	}
 }
 
-// noScatterGather switches off the first offload. For each 32 offloads, it has a mask of those to set, and their
-// values.
+// noScatterGather switches off the first offload. For each 32 offloads, it has a mask of the offloads to set, and
+// their values.
 var noScatterGather = []uint32{0x3b, 2, 1, 0, 0, 0}
 
 // ethtool executes a command of ethtool(8) in a namespace.

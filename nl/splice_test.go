@@ -26,7 +26,7 @@ func TestSpliceString(t *testing.T) {
 	}
 }
 
-// TestSpliceSupported has the kernel's verifier read the programs.
+// TestSpliceSupported makes the kernel's verifier check the programs.
 func TestSpliceSupported(t *testing.T) {
 	nltest.Need(t, "root")
 	for _, mark := range []uint32{0, 0x2000, 1 << 31} {
@@ -36,7 +36,7 @@ func TestSpliceSupported(t *testing.T) {
 	}
 }
 
-// TestSplice adds, adds again, repairs what differs, and deletes twice.
+// TestSplice adds a Splice twice, repairs one that differs, and deletes it twice.
 func TestSplice(t *testing.T) {
 	host, pod := two(t)
 	links := nl.Wiring{
@@ -88,8 +88,8 @@ func TestSplice(t *testing.T) {
 	}
 }
 
-// TestSpliceShared: with a BPF file system, the programs are loaded once for all pods. Only the thread of this test has
-// the file system, because tests of other processes may also keep programs in theirs.
+// TestSpliceShared: with a BPF file system, the programs are loaded once for all pods. Only this test's thread has the
+// file system, because tests in other processes may also pin programs.
 func TestSpliceShared(t *testing.T) {
 	host, pod := two(t)
 	other, _ := nltest.NS(t, "other")

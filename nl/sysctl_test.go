@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestSysctlReadOnly: a container runtime runs plugins with a read-only /proc/sys. Add accepts a value that is right
-// already, and otherwise names both values and what to do.
+// TestSysctlReadOnly: a container runtime runs plugins with a read-only /proc/sys. Add succeeds if the value is already
+// right. Otherwise the error names both values, and says what to do.
 func TestSysctlReadOnly(t *testing.T) {
 	n, _ := nltest.NS(t, "node")
 	right, wrong := nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "0"}

@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// vocabulary is a table with every term.
+// vocabulary returns a table that uses all terms.
 func vocabulary() nl.Table {
 	p := netip.MustParsePrefix
 	return nl.Table{Family: "inet", Name: "words", Chains: []nl.Chain{
@@ -66,7 +66,7 @@ func vocabulary() nl.Table {
 	}}
 }
 
-// asking is a table of another family, with the terms for ARP.
+// asking returns a table of the family arp, with the terms for ARP.
 func asking() nl.Table {
 	return nl.Table{Family: "arp", Name: "words", Chains: []nl.Chain{
 		{Name: "output", Type: "filter", Hook: "output", Rules: []nl.NFRule{
@@ -76,7 +76,7 @@ func asking() nl.Table {
 	}}
 }
 
-// TestTable installs each term, and repairs what another program has changed.
+// TestTable adds each term, and repairs changes of another program.
 func TestTable(t *testing.T) {
 	n, _ := nltest.NS(t, "host")
 	nltest.Need(t, "nftables")

@@ -17,7 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// A lane has a sender, a router with the links a and b, and a receiver behind it.
+// A lane has a sender, a router with the links a and b, and a receiver behind the router.
 type lane struct {
 	router, sender, receiver *nl.NS
 	from, to                 map[nl.Family]netip.Addr
@@ -70,7 +70,7 @@ func (l lane) send(t *testing.T, f nl.Family) {
 	}
 }
 
-// TestTap wants a Tap to see packets of its address at each place, in order.
+// TestTap: a Tap sees packets with its address at each place, in order.
 func TestTap(t *testing.T) {
 	nltest.Need(t, "root", "netns")
 	l := newLane(t)
@@ -115,7 +115,8 @@ func way(seen []nl.Sighting) string {
 	return strings.Join(words, ", ")
 }
 
-// TestVerdicts wants the rule that drops a packet, and the policy of its chain. After Close there is no table.
+// TestVerdicts finds the rule that drops a packet, and the policy of its chain. After Close, the table of the Tap is
+// gone.
 func TestVerdicts(t *testing.T) {
 	nltest.Need(t, "root", "netns", "owner")
 	l := newLane(t)
@@ -146,7 +147,8 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// TestForwards wants the link by which the kernel forwards. The kernel may refuse the source, or not forward at all.
+// TestForwards: Forwards returns the link to which the kernel forwards a packet. The kernel may also refuse the source,
+// or not forward at all.
 func TestForwards(t *testing.T) {
 	nltest.Need(t, "root", "netns")
 	l := newLane(t)
@@ -165,7 +167,7 @@ func TestForwards(t *testing.T) {
 	}
 }
 
-// TestAnswered: the router has answered the sender, an absent host has not.
+// TestAnswered: the router has answered the sender, but an absent host has not.
 func TestAnswered(t *testing.T) {
 	nltest.Need(t, "root", "netns")
 	l := newLane(t)
@@ -188,7 +190,7 @@ func TestAnswered(t *testing.T) {
 	}
 }
 
-// TestMake wants a namespace that other processes can open.
+// TestMake: Make makes a namespace that other processes can open.
 func TestMake(t *testing.T) {
 	nltest.Need(t, "root", "netns")
 	n, err := nl.Make("pod")

@@ -88,7 +88,7 @@ func TestManyPrefixes(t *testing.T) {
 	}
 }
 
-// TestRefused: of a table that the kernel refuses nothing remains, and Add returns the first error of many.
+// TestRefused: the kernel refuses a table. Nothing of the table remains, and Add returns the first of many errors.
 func TestRefused(t *testing.T) {
 	n, _ := nltest.NS(t, "host")
 	nltest.Need(t, "nftables")
@@ -132,7 +132,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestCounters reads the counters of the rules that have one.
+// TestCounters reads the counters of those rules that have one.
 func TestCounters(t *testing.T) {
 	n, _ := nltest.NS(t, "host")
 	nltest.Need(t, "nftables")

@@ -18,10 +18,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// locals are the addresses of a tunnel's end.
+// locals has the addresses of one end of a tunnel.
 var locals = []netip.Addr{netip.MustParseAddr("10.0.1.5"), netip.MustParseAddr("fd00:1::5")}
 
-// tunneled is a namespace with the addresses locals.
+// tunneled makes a namespace with the addresses in locals.
 func tunneled(t *testing.T) *nl.NS {
 	t.Helper()
 	nltest.Need(t, "fou")
@@ -78,7 +78,7 @@ func TestTunnel(t *testing.T) {
 	}
 }
 
-// TestFOUPortInUse: another program of the pod has the port.
+// TestFOUPortInUse: another program of the pod already uses the port.
 func TestFOUPortInUse(t *testing.T) {
 	n := tunneled(t)
 	for _, local := range locals {

@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// TestUnawaited sends packets of every kind to a pod in which no program listens. Only answers to a loop's port come to
-// the node, with their fragments, and ICMP errors about a loop's packets.
+// TestUnawaited sends packets of every kind to a pod in which no program listens. Only some reach the node: answers to
+// a port of the loop, with their fragments, and ICMP errors about packets of the loop.
 func TestUnawaited(t *testing.T) {
 	host, pod := two(t)
 	w := nl.Wiring{
@@ -34,7 +34,7 @@ func TestUnawaited(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		packet []byte
-		node   string // how it comes to the node
+		node   string // how the packet reaches the node
 	}{
 		{"another protocol", append([]byte{14: 0xff}, make([]byte, 60)...), no},
 		{"tcp", ip4(0, 0, tcp(80)), no},
@@ -89,14 +89,14 @@ func TestUnawaited(t *testing.T) {
 	}
 }
 
-// A wire sends into a pod by one link, and reads what comes out by the other.
+// A wire sends frames into a pod through one link, and reads the frames that leave through the other.
 type wire struct {
 	t       *testing.T
 	in, out int
 	sent    int
 }
 
-// how sends a packet and returns how it comes to the node.
+// how sends a packet, and returns how the packet reaches the node.
 func (w *wire) how(packet []byte) string {
 	w.t.Helper()
 	switch got := w.pass(packet); {
@@ -111,8 +111,8 @@ func (w *wire) how(packet []byte) string {
 	}
 }
 
-// pass sends a packet, and then a marked one. It returns the frame that comes out for the first, or nil if only the
-// mark comes.
+// pass sends a packet, and then a marked packet. It returns the frame that leaves for the first packet, or nil if only
+// the marked packet leaves.
 func (w *wire) pass(packet []byte) (got []byte) {
 	w.t.Helper()
 	mark := ip4(0, 0, udp(65535))
@@ -138,8 +138,8 @@ func (w *wire) pass(packet []byte) (got []byte) {
 	}
 }
 
-// translated reports whether a frame has come out with one port translated and nothing else changed. The checksum must
-// be as right or wrong as before.
+// translated reports whether got differs from sent only in one translated port. A right checksum must still be right,
+// and a wrong one wrong.
 func translated(sent, got []byte) bool {
 	if len(sent) != len(got) {
 		return false
@@ -201,14 +201,14 @@ func tcp(port uint16) segment {
 
 func udp(port uint16) segment { return ports(unix.IPPROTO_UDP, 443, port, 12) }
 
-// from is a UDP datagram from a port.
+// from returns a UDP datagram from a port.
 func from(port uint16) segment { return ports(unix.IPPROTO_UDP, port, 443, 12) }
 
 func ports(proto byte, src, dst uint16, size int) segment {
 	b := make([]byte, size)
 	binary.BigEndian.PutUint16(b, src)
 	binary.BigEndian.PutUint16(b[2:], dst)
-	for i := range 2 { // any checksum: it must change with the port
+	for i := range 2 { // any checksum: it must change together with the port
 		b[checkAt(proto)+i] = 0x55
 	}
 	return segment{proto, b}
@@ -221,7 +221,7 @@ func checkAt(proto byte) int {
 	return 6
 }
 
-// icmp is an ICMP message; about is the frame that it quotes, if any.
+// icmp returns an ICMP message. If about is not nil, the message quotes this frame.
 func icmp(proto, kind byte, about []byte) segment {
 	b := []byte{kind, 0, 0x55, 0x55, 0, 0, 0, 0}
 	if about != nil {
@@ -230,14 +230,15 @@ func icmp(proto, kind byte, about []byte) segment {
 	return segment{proto, append(b, "tail"...)}
 }
 
-// fragment is a part of an IPv6 packet. The last bit of the offset is the flag for more fragments.
+// fragment returns a fragment of an IPv6 packet. The last bit of offset says that more fragments follow.
 func fragment(offset uint16, s segment) segment {
 	head := []byte{s.proto, 0, 0, 0, 0, 0, 0, 9}
 	binary.BigEndian.PutUint16(head[2:], offset)
 	return segment{unix.IPPROTO_FRAGMENT, append(head, s.bytes...)}
 }
 
-// ip4 is a frame with so many words of options, and with this field of fragment flags and offset.
+// ip4 returns an IPv4 frame. The argument options is the number of words of options, and fragment is the field with
+// flags and offset.
 func ip4(options int, fragment uint16, s segment) []byte {
 	b := append(make([]byte, 12), 8, 0, byte(4<<4|5+options), 0, 0, 0, 0, 7, 0, 0, 64, s.proto, 0, 0)
 	binary.BigEndian.PutUint16(b[20:], fragment)

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// TestNoRA has a pod send router advertisements to two pairs. When the accepting end has an address, the other must
-// have none. In the second case, the host forwards, and accept_ra is 2.
+// TestNoRA makes a pod send router advertisements through two pairs. One pair's end on the node accepts them. When it
+// has an address, the other end must have none. In the second case, the node forwards, and accept_ra is 2.
 func TestNoRA(t *testing.T) {
 	t.Run("a host", func(t *testing.T) { noRA(t, false) })
 	t.Run("a router", func(t *testing.T) { noRA(t, true) })
@@ -34,7 +34,7 @@ func noRA(t *testing.T, forwards bool) {
 	deaf := nl.Veth{Name: "deaf", Peer: "eth1", PeerNS: pod, NoLinkLocal: true, NoRA: true}
 	other := nl.Veth{Name: "other", Peer: "eth2", PeerNS: pod}
 	if err := (nl.Wiring{
-		// so that addresses are of use at once
+		// Without this, new addresses cannot be used at once.
 		{NS: pod, Object: nl.Sysctl{Key: "net/ipv6/conf/default/accept_dad", Value: "0"}},
 		{NS: host, Object: deaf}, {NS: host, Object: other},
 	}).Add(); err != nil {
@@ -51,13 +51,13 @@ func noRA(t *testing.T, forwards bool) {
 	if a, r := addrs(t, host, "deaf"), defaults(t, host, "deaf"); a+r > 0 {
 		t.Errorf("it has %d addresses and %d default routes", a, r)
 	}
-	other.NoLinkLocal, other.NoRA = true, true // as if an earlier release had made the pair
+	other.NoLinkLocal, other.NoRA = true, true // an earlier release has made the pair without these
 	if err := other.Check(host); err != nil {
 		t.Errorf("Check of the other: %v", err)
 	}
 }
 
-// advertise sends a router advertisement (RFC 4861, section 4.2) by a link, once the link has an address.
+// advertise sends a router advertisement (RFC 4861, section 4.2) through a link, after the link has got an address.
 func advertise(t *testing.T, n *nl.NS, link string) (sent bool) {
 	t.Helper()
 	l, err := n.LinkByName(link)
@@ -84,7 +84,7 @@ func advertise(t *testing.T, n *nl.NS, link string) (sent bool) {
 	return err == nil
 }
 
-// defaults counts the default routes of IPv6 by a link.
+// defaults counts the IPv6 default routes through a link.
 func defaults(t *testing.T, n *nl.NS, dev string) (count int) {
 	t.Helper()
 	routes, err := n.Routes(nl.RouteFilter{})
@@ -108,8 +108,8 @@ func addrs(t *testing.T, n *nl.NS, dev string) int {
 	return len(found)
 }
 
-// TestNoIPv6 makes a pair whose MTU is too small for IPv6 (RFC 8200, section 5). Then the link has no IPv6 settings,
-// and Add and Check do without them.
+// TestNoIPv6 makes a pair whose MTU is too small for IPv6 (RFC 8200, section 5). The link then has no IPv6 settings,
+// and Add and Check succeed without them.
 func TestNoIPv6(t *testing.T) {
 	host, pod := two(t)
 	v := nl.Veth{Name: "veth0", Peer: "eth1", PeerNS: pod, MTU: 1279, Alias: "small", NoLinkLocal: true, NoRA: true}

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(nltest.Guard{M: m}.Run()) }
 
-// two makes the namespaces of a test.
+// two makes the two namespaces of a test.
 func two(t testing.TB) (host, pod *nl.NS) {
 	host, _ = nltest.NS(t, "host")
 	pod, _ = nltest.NS(t, "pod")
@@ -28,7 +28,7 @@ func two(t testing.TB) (host, pod *nl.NS) {
 
 const nearMAC, farMAC = "02:00:00:00:00:01", "02:00:00:00:00:02"
 
-// pair is a wiring with most kinds of objects.
+// pair returns a wiring with most kinds of objects.
 func pair(host, pod *nl.NS) nl.Wiring {
 	node, ip := netip.MustParseAddr("10.0.0.4"), netip.MustParseAddr("10.0.1.9")
 	vpc := netip.MustParsePrefix("10.0.0.0/16")
@@ -93,7 +93,7 @@ pod:  nft 'table inet ours {
 	}
 }
 
-// TestWiring adds, checks and deletes, each twice.
+// TestWiring adds, checks and deletes a wiring, each twice.
 func TestWiring(t *testing.T) {
 	host, pod := two(t)
 	w := pair(host, pod)
@@ -126,7 +126,7 @@ func TestWiring(t *testing.T) {
 	}
 }
 
-// TestAddOrNothing: if a step fails, Add takes back the steps before it.
+// TestAddOrNothing: if a step fails, Add undoes the steps before it.
 func TestAddOrNothing(t *testing.T) {
 	host, pod := two(t)
 	before := nltest.Dump(t, host, pod)
@@ -147,7 +147,7 @@ func TestAddOrNothing(t *testing.T) {
 	}
 }
 
-// TestAddKeepsWhatWas: Add takes back only its own steps, not those that it has found done.
+// TestAddKeepsWhatWas: Add undoes only its own steps. It keeps objects that were there before.
 func TestAddKeepsWhatWas(t *testing.T) {
 	host, pod := two(t)
 	w := pair(host, pod)
@@ -163,7 +163,8 @@ func TestAddKeepsWhatWas(t *testing.T) {
 	}
 }
 
-// TestAddRefusesWhatDiffers: Add fails at an object with other properties, names them, and changes nothing.
+// TestAddRefusesWhatDiffers: an object exists with other properties. Add fails, names these properties, and changes
+// nothing.
 func TestAddRefusesWhatDiffers(t *testing.T) {
 	host, pod := two(t)
 	if err := pair(host, pod).Add(); err != nil {
@@ -191,7 +192,7 @@ func TestAddRefusesWhatDiffers(t *testing.T) {
 	}
 }
 
-// TestDelWithoutNamespace: the pod's namespace is gone. Del deletes what is on the host.
+// TestDelWithoutNamespace: the pod's namespace is gone. Del deletes the objects on the host.
 func TestDelWithoutNamespace(t *testing.T) {
 	host, pod := two(t)
 	before := nltest.Dump(t, host)

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestSources compares the hash of the sources with the one that go generate has written. make lint compares the
+// TestSources compares the hash of the sources with the hash that go generate has written. make lint compares the
 // programs themselves.
 func TestSources(t *testing.T) {
 	h := sha256.New()

@@ -17,7 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// leaks are what a test can leave behind, by the words that Guard has for it.
+// leaks has functions that leave something behind. A key is the beginning of Guard's message about it.
 var leaks = map[string]func(t *testing.T) error{
 	"namespace /run/netns/forgotten": func(*testing.T) error {
 		return os.WriteFile("/run/netns/forgotten", nil, 0o644)
@@ -50,15 +50,15 @@ var leaks = map[string]func(t *testing.T) error{
 	},
 }
 
-// named is a name as NS makes it in a process.
+// named returns a path as NS makes it in a process.
 func named(pid int) string { return fmt.Sprintf("/run/netns/pod-%d-1", pid) }
 
-// another is the number of a process whose tests run at the same time.
+// another is the ID of a process whose tests run at the same time.
 const another = 1
 
 var listener net.Listener // a reference, so that it is not collected and closed
 
-// TestLeak leaks for TestGuard, which runs it in a process and a namespace of its own.
+// TestLeak leaves something behind. TestGuard runs it in a process and a namespace of its own.
 func TestLeak(t *testing.T) {
 	if os.Getenv("LEAK") == "" {
 		return
@@ -76,7 +76,7 @@ func TestLeak(t *testing.T) {
 func TestGuard(t *testing.T) {
 	n, _ := nltest.NS(t, "host")
 	run := func(leak string) (out []byte, err error) {
-		f, err := os.Create(filepath.Join(t.TempDir(), "output")) // no pipe: what is left behind keeps it open
+		f, err := os.Create(filepath.Join(t.TempDir(), "output")) // no pipe: a process left behind would keep it open
 		if err != nil {
 			t.Fatal(err)
 		}

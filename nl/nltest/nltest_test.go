@@ -21,7 +21,7 @@ import (
 func TestMain(m *testing.M) {
 	g := nltest.Guard{M: m}
 	if os.Getenv("LEAK") == "all" {
-		g.Patience = time.Second // nothing of it goes away
+		g.Patience = time.Second // none of the leftovers goes away, so do not wait for them
 	}
 	os.Exit(g.Run())
 }
@@ -82,7 +82,7 @@ func TestDump(t *testing.T) {
 	}
 }
 
-// golden compares with a file of testdata, which UPDATE=1 writes.
+// golden compares got with a file of testdata. With UPDATE=1, it writes the file.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name+".golden")

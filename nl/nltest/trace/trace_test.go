@@ -23,7 +23,8 @@ import (
 
 var callNames = []string{"a", "b", "c"}
 
-// With TRACE_TEST, the test binary is the traced program: it makes directories there, each by a thread of its own.
+// If TRACE_TEST is set, the test binary is the traced program. It makes directories in the directory TRACE_TEST, each
+// on its own thread.
 func TestMain(m *testing.M) {
 	dir := os.Getenv("TRACE_TEST")
 	if dir == "" {
@@ -32,7 +33,7 @@ func TestMain(m *testing.M) {
 	for _, name := range callNames {
 		done := make(chan error)
 		go func() {
-			runtime.LockOSThread() // and never unlocked
+			runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 			done <- os.Mkdir(filepath.Join(dir, name), 0o700)
 		}()
 		if err := <-done; err != nil {
@@ -100,7 +101,7 @@ func testRun(t *testing.T, every bool) {
 	}
 }
 
-// TestEverywhere counts the three directories, and no other call of the program.
+// TestEverywhere: Everywhere counts the calls that make the three directories, and no other call of the program.
 func TestEverywhere(t *testing.T) {
 	was := *trace.Step
 	defer func() { *trace.Step = was }()
@@ -116,7 +117,7 @@ func TestEverywhere(t *testing.T) {
 	}
 }
 
-// TestEvery: with Every, more calls are counted, and each has its name.
+// TestEvery: with Every, the trace counts more calls, and each has its name.
 func TestEvery(t *testing.T) {
 	few, tr := &trace.Trace{Counts: trace.Name}, &trace.Trace{Counts: trace.Name, Every: true}
 	run(t, few)
