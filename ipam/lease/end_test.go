@@ -14,7 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestNoLongerThere: an ADD or a DEL gives back the addresses that the attachment has. An address that has left its ENI
+// TestNoLongerThere: an ADD or a DEL releases the addresses that the attachment has. An address that has left its ENI
 // meanwhile does not become free.
 func TestNoLongerThere(t *testing.T) {
 	there, gone := netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("10.0.0.6")
