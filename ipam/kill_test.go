@@ -179,7 +179,7 @@ var chosenByPod = netip.MustParseAddr("100.113.0.77")
 func (n *node) choose(pod string) {
 	n.Helper()
 	n.asks(fmt.Sprintf(`[{"ip": %q}]`, chosenByPod))
-	n.conf["warm"] = map[string]any{"min": 2} // so that no collection releases this address as releasable
+	n.conf["warm"] = map[string]any{"min": 2} // so that no collection releases this address
 	cmd := n.cni("ADD", pod, nil)
 	cmd.Env = append(cmd.Env, "CNI_ARGS=K8S_POD_NAMESPACE=db;K8S_POD_NAME=db-0")
 	n.run(cmd)
