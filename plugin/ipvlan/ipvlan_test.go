@@ -139,7 +139,7 @@ func TestCheckFinds(t *testing.T) {
 			"pod: ip -6 route add default via fe80:ec2::1 dev eth0: there is another route, ip -6 route add default " +
 				"dev eth1"},
 		"address":   {"ip addr del 10.0.1.20/24 dev eth0", "pod: ip addr add 10.0.1.20/24 dev eth0"},
-		"another's": {"ip addr add 10.0.1.77/32 dev eth0", "eth0 has the address 10.0.1.77, too"},
+		"another's": {"ip addr add 10.0.1.77/32 dev eth0", "eth0 also has the address 10.0.1.77"},
 		"advertisements": {"sysctl -qw net.ipv6.conf.eth0.accept_ra=1",
 			"pod: sysctl -w net.ipv6.conf.eth0.accept_ra=0: the value is 1"},
 		"down": {"ip link set eth0 down", "the link is down"},
@@ -337,8 +337,8 @@ func TestCheck(t *testing.T) {
 			", not 0a:00:00:00:00:09": func(_ *plugin.Request[Config], res *types100.Result) {
 			res.Interfaces[0].Mac = "0a:00:00:00:00:09"
 		},
-		"node: ip link add eth0 netns pod type ipvlan mode l2: eth0 has the address 10.0.1.20, too: another ADD, or " +
-			"the pod itself, has added it\n" +
+		"node: ip link add eth0 netns pod type ipvlan mode l2: eth0 also has the address 10.0.1.20, " +
+			"which another ADD or the pod itself has added\n" +
 			"pod: ip addr add 10.0.1.21/24 dev eth0: eth0 has no address 10.0.1.21/24: file does not " +
 			"exist": func(_ *plugin.Request[Config], res *types100.Result) {
 			res.IPs[0].Address = cidr("10.0.1.21/24")
