@@ -106,7 +106,7 @@ func TestRequestsRefused(t *testing.T) {
 			of("the pod asks for %s, but this ENI is attached to %s, and this node is %s", there.ID, w.host.ID,
 				w.node.ID)},
 		{"vm-1", of(`[{"eni": %q}]`, bare.ID), never,
-			of("the pod asks for %s, but the key requests allows only ENIs with the tag for=pods", bare.ID)},
+			of("the pod asks for %s, but the key \"requests\" allows only ENIs with the tag for=pods", bare.ID)},
 		{"vm-1", `[{"eni": "eni-1"}]`, never, "the pod asks for eni-1, but EC2 knows no such ENI"},
 		{"vm-1", of(`[{"eni": %q, "ip": "192.168.0.60"}]`, free), never,
 			of("the pod asks for %s, but this ENI does not have the address 192.168.0.60", free)},
@@ -128,7 +128,7 @@ func TestRequestsRefused(t *testing.T) {
 			"pod vm-1/pod asks for 2 interfaces, which need 2 more ENIs: m5.large can have 3 ENIs, and this " +
 				"node has 2"},
 		// the pod's Kubernetes namespace
-		{"shop", of(`[{"eni": %q}]`, free), never, `requests does not allow the namespace "shop" to ask`},
+		{"shop", of(`[{"eni": %q}]`, free), never, `"requests" does not allow the namespace "shop" to ask`},
 	} {
 		w.kubernetes = tt.namespace
 		w.asks(tt.ask)

@@ -453,7 +453,7 @@ func TestRequestRefused(t *testing.T) {
 	for _, tt := range []struct{ ask, want string }{
 		{`{`, "pod default/pod050: annotation cni-ipvlan-vpc-k8s/nics: the value is not the JSON that is expected"},
 		{`[{"vpc": "vpc-1"}]`, `interface 1: "vpc": there is no such key`},
-		{`[{"subnet": "subnet-1"}]`, "pod default/pod050 asks for something that the key requests does not allow for " +
+		{`[{"subnet": "subnet-1"}]`, "pod default/pod050 asks for something that the key \"requests\" does not allow for " +
 			"the namespace default: interface 1: subnet: subnet-1: allowed are subnet-db, subnet-both, subnet-far, " +
 			"subnet-else"},
 		{`[{}, {"securityGroups": ["sg-2", "sg-4"]}]`, "interface 2: securityGroups: sg-4: allowed are sg-2, sg-3"},
@@ -478,19 +478,19 @@ func TestRequestRefused(t *testing.T) {
 			"this node (vpc-1 in us-east-1a). The subnets there: subnet-both 10.177.3.0/24"},
 		{`[{"subnet": "subnet-else"}]`, "the pod asks for the subnet subnet-else, which is not in the VPC and zone"},
 		{`[{"eni": "eni-00000000000000fff"}]`, "the pod asks for eni-00000000000000fff, but EC2 knows no such ENI"},
-		{fmt.Sprintf(`[{"eni": %q}]`, bare.ID), "but the key requests allows only ENIs with the tag for=pods"},
+		{fmt.Sprintf(`[{"eni": %q}]`, bare.ID), "but the key \"requests\" allows only ENIs with the tag for=pods"},
 		{fmt.Sprintf(`[{"eni": %q}]`, used.ID), "but this ENI is attached to " + other.ID +
 			", and this node is " + w.ID},
 		{fmt.Sprintf(`[{"eni": %q}]`, far.ID), "but the subnet of this ENI, subnet-far, is not in us-east-1a, the " +
 			"zone of this node"},
 		{fmt.Sprintf(`[{"eni": %q}]`, elsewhere.ID), "but this ENI is in vpc-2, and this node is in vpc-1"},
-		{fmt.Sprintf(`[{"eni": %q}]`, pools), "but the key requests allows only ENIs with the tag for=pods"},
+		{fmt.Sprintf(`[{"eni": %q}]`, pools), "but the key \"requests\" allows only ENIs with the tag for=pods"},
 		{fmt.Sprintf(`[{"eni": %q, "ip": "10.177.2.250"}]`, good.ID),
 			"but this ENI does not have the address 10.177.2.250"},
 		{`[{}, {"ip": "10.177.1.3"}]`,
 			"interface 2: no address is free: the pod asks for the address 10.177.1.3, which AWS reserves"},
 		{fmt.Sprintf(`[{}, {"eni": %q}]`, bare.ID), "interface 2: no address is free: the pod asks for " + bare.ID +
-			", but the key requests allows only ENIs with the tag for=pods"},
+			", but the key \"requests\" allows only ENIs with the tag for=pods"},
 		{`[{}, {"subnet": "subnet-db", "ip": "10.177.2.88"}]`,
 			"interface 2: pod default/pod050 asks for the address 10.177.2.88, which default/pod001 has"},
 		{`[{"securityGroups": ["sg-2"]}, {"securityGroups": ["sg-3"]}]`,
@@ -504,9 +504,9 @@ func TestRequestRefused(t *testing.T) {
 	}
 	_, err = w.ask(50, strings.Replace(allowAll, `"default"`, `"vm-*"`, 1), `[{"subnet": "subnet-db"}]`)
 	wantRefusal(t, err,
-		`pod default/pod050 asks for interfaces, and the key requests does not allow the namespace "default" to ask`)
+		`pod default/pod050 asks for interfaces, and the key "requests" does not allow the namespace "default" to ask`)
 	_, err = w.ask(50, strings.Replace(allowAll, `"requests"`, `"x"`, 1), `[{"subnet": "subnet-db"}]`)
-	wantRefusal(t, err, `requests does not allow the namespace "default" to ask`)
+	wantRefusal(t, err, `"requests" does not allow the namespace "default" to ask`)
 	w.wantWrites(map[string]int{})
 	if now := fmt.Sprint(w.EC2.ENIs()); now != had {
 		t.Errorf("ENIs were %s\nand are %s", had, now)
@@ -585,7 +585,7 @@ func TestRequestEntries(t *testing.T) {
 	for n, tags := range []map[string]string{{"for": "databases", "team": "b"}, {"for": "others"}} {
 		e := w.given(aws.ENISpec{Subnet: "subnet-db", Tags: tags})
 		_, err := w.ask(9+n, entries, fmt.Sprintf(`[{"eni": %q}]`, e.ID))
-		wantRefusal(t, err, "but the key requests allows only ENIs with the tag for=databases, team=a, or for=pods")
+		wantRefusal(t, err, "but the key \"requests\" allows only ENIs with the tag for=databases, team=a, or for=pods")
 	}
 }
 

@@ -251,7 +251,7 @@ func routersNamespace(c *cli.Context, e egress.Egress) (string, error) {
 			return name, nil
 		}
 	}
-	return "", cli.Misuse(c, "want --routers NAMESPACE, because the key routers of the egress (%s) has no "+
+	return "", cli.Misuse(c, "want --routers NAMESPACE, because the key \"routers\" of the egress (%s) has no "+
 		"namespace without a wildcard", joinWords(e.Routers, "none"))
 }
 
@@ -294,7 +294,7 @@ const maxStatefulSetName = 52
 func (m *manifest) addMissing(c *cli.Context, n conf.NetworkEgress, e egress.Egress) error {
 	if !e.HasRouters(string(m.Namespace)) {
 		m.Lacks = append(m.Lacks, missingPart{fmt.Sprintf("The conflist of all nodes needs this namespace in "+
-			"the key routers of the egress %s, before routers start:", m.Name), []string{fmt.Sprintf(`"routers": %s`,
+			"the key \"routers\" of the egress %s, before routers start:", m.Name), []string{fmt.Sprintf(`"routers": %s`,
 			inlineJSON(append(slices.Clone(e.Routers), string(m.Namespace))))}})
 	}
 	chosen := m.Workloads[0].IP != ""
@@ -304,7 +304,7 @@ func (m *manifest) addMissing(c *cli.Context, n conf.NetworkEgress, e egress.Egr
 			n.List.File)
 	}
 	if chosen && !n.MayChoose(string(m.Namespace)) {
-		m.Lacks = append(m.Lacks, missingPart{"The conflist of all nodes needs this in the key requests, so that " +
+		m.Lacks = append(m.Lacks, missingPart{"The conflist of all nodes needs this in the key \"requests\", so that " +
 			"routers may choose their addresses:",
 			[]string{fmt.Sprintf(`{"namespaces": [%q], "ips": true, "takeover": true}`, string(m.Namespace))}})
 	}

@@ -125,7 +125,7 @@ func (c *Config) validateRoutes(m *values.Mistakes) {
 	c.hostCIDRs = m.Prefixes("hostCidrs", c.HostCIDRs)
 	for _, p := range c.hostCIDRs {
 		if p.Bits() == 0 {
-			m.Wrong("hostCidrs: %q: use the key defaultRoute for the default route", p)
+			m.Wrong("hostCidrs: %q: use the key \"defaultRoute\" for the default route", p)
 		}
 	}
 }

@@ -275,7 +275,7 @@ func TestValidate(t *testing.T) {
 		`{"hostInterface": "ens5", "containerInterface": "eth1", "defaultRoute": "eni", "hostCidrs": ["10.0.0.0", "10.0.0.0/33", "0.0.0.0/0", "dns"]}`: "defaultRoute: \"eni\": want host or vpc\n" +
 			"hostCidrs: \"10.0.0.0/33\": want a CIDR or an address, for example 10.8.0.0/16 or 10.8.0.5\n" +
 			"hostCidrs: \"dns\": want a CIDR or an address, for example 10.8.0.0/16 or 10.8.0.5\n" +
-			"hostCidrs: \"0.0.0.0/0\": use the key defaultRoute for the default route",
+			"hostCidrs: \"0.0.0.0/0\": use the key \"defaultRoute\" for the default route",
 		`{"hostInterface": "sixteen-bytes-up", "containerInterface": "a/b"}`: "hostInterface: \"sixteen-bytes-up\": " +
 			"the name is too long: want 1 to 15 bytes without white space, / and :\n" +
 			"containerInterface: \"a/b\": the name contains / or : or whitespace characters: want 1 to 15 bytes of " +

@@ -102,8 +102,8 @@ func (p *Node) describeChosen(ctx context.Context, s *registry.State, id string)
 	e, self := enis[0], s.Instance.ID
 	switch {
 	case !p.Policy.Choice.Allows(e.Tags):
-		return refuse("add the tag to the ENI, or correct enis in requests",
-			"the key requests allows only ENIs with the tag %s", tagSetsText(p.Policy.Choice.Tags))
+		return refuse("add the tag to the ENI, or correct \"enis\" in \"requests\"",
+			"the key \"requests\" allows only ENIs with the tag %s", tagSetsText(p.Policy.Choice.Tags))
 	case book.Foreign(e):
 		return refuse("remove the tag, or ask for another ENI",
 			"this ENI has the tag %s=true, so this node must not touch it", book.TagNoManage)

@@ -34,7 +34,7 @@ func (policy Policy) Misfit(e registry.ENI) string {
 	case !policy.knowsTags(e):
 		return "EC2 has not reported its tags yet, which show the owner of the ENI"
 	case policy.Requestable(e.Tags):
-		return "it has the tags of enis in requests, so only pods that ask for this ENI get its addresses"
+		return "it has the tags of \"enis\" in \"requests\", so only pods that ask for this ENI get its addresses"
 	case len(e.Groups) == 0 || e.PoolUnknown && !policy.Pools || policy.Provision != ProvisionFull:
 		return ""
 	case !policy.hasGroups(e):

@@ -87,7 +87,7 @@ func (p Permission) checkRequest(r nic.Request) error {
 	case len(r.Addrs) > 0 && !p.IPs:
 		return fmt.Errorf("ip: %s: ips is not true in requests", r.Addrs[0])
 	case r.ENI != "" && len(p.ENIs) == 0:
-		return fmt.Errorf("eni: %s: there is no key enis in requests", r.ENI)
+		return fmt.Errorf("eni: %s: there is no key \"enis\" in \"requests\"", r.ENI)
 	case r.Exclusive && !p.Exclusive:
 		return errors.New("exclusive: true: exclusive is not true in requests")
 	}

@@ -66,7 +66,7 @@ func (c *Config) requestedPool(pod plugin.Pod, name string) (Policy, error) {
 	i := slices.IndexFunc(c.pools, func(p Policy) bool { return p.Pool == name })
 	if i < 0 {
 		return Policy{}, plugin.Errorf(plugin.CodeRefused,
-			"use a pool of the node's network configuration: the key pools lists them",
+			"use a pool of the node's network configuration: the key \"pools\" lists them",
 			"pod %s asks for the pool %s, but no pool has that name", pod, excerpt.Quote(name))
 	}
 	p := c.pools[i]
@@ -75,6 +75,6 @@ func (c *Config) requestedPool(pod plugin.Pod, name string) (Policy, error) {
 		return p, nil
 	}
 	return Policy{}, plugin.Errorf(plugin.CodeRefused,
-		"add the namespace to the key selectable of that pool, in the network configuration of the node",
+		"add the namespace to the key \"selectable\" of that pool, in the network configuration of the node",
 		"pod %s asks for the pool %q, which does not allow the namespace %s to ask for it", pod, name, pod.Namespace)
 }

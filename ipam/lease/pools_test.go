@@ -102,7 +102,7 @@ func TestPoolMistakes(t *testing.T) {
 			"b": {"namespaces": ["t*", "t*o", "*x", ""]},
 			"default": {}}}`)
 	for _, want := range []string{
-		`the keys namespaces and selectable are allowed only in an entry of "pools"`,
+		`the keys "namespaces" and "selectable" are allowed only in an entry of "pools"`,
 		`ipFamilies: ["IPv5"]: want IPv4, IPv6, or both`,
 		`warm: {"min": 5, "max": 2}`,
 		"pools: a: reuseIPWait: -1: want 0 to 86400",
@@ -136,7 +136,7 @@ func TestPermissionFirst(t *testing.T) {
 	// The race detector makes each sync.Pool drop objects, so this is more than needed otherwise. It is far less than
 	// one allocation for each object of the text.
 	const few = 50
-	const refused = `pod shop/p asks for interfaces, and the key requests does not allow the namespace "shop" to ask`
+	const refused = `pod shop/p asks for interfaces, and the key "requests" does not allow the namespace "shop" to ask`
 	for _, text := range []string{"[{}]", "no JSON", "", `[{"ip": "10.0.0.7"}]`,
 		"[" + strings.Repeat(`{"name":"a"},`, 20000) + "{}]", strings.Repeat("\x1b[", 1<<17)} {
 		if n, err := ask("shop", text); err == nil || err.Error() != refused || n > few {

@@ -140,16 +140,16 @@ func (c *Config) grantFor(pod plugin.Pod, asked []nic.Request) (all grant, _ err
 		return grant{}, noPermission(pod)
 	}
 	return grant{}, plugin.Errorf(plugin.CodeRefused, allowHint,
-		"pod %s asks for something that the key requests does not allow for the namespace %s: %w",
+		"pod %s asks for something that the key \"requests\" does not allow for the namespace %s: %w",
 		pod, pod.Namespace, nearest)
 }
 
-const allowHint = "an administrator of the node can allow it by the key requests of the network configuration"
+const allowHint = "an administrator of the node can allow it by the key \"requests\" of the network configuration"
 
 // noPermission returns the error of a pod whose namespace may ask for nothing.
 func noPermission(pod plugin.Pod) error {
 	return plugin.Errorf(plugin.CodeRefused, allowHint,
-		"pod %s asks for interfaces, and the key requests does not allow the namespace %q to ask", pod, pod.Namespace)
+		"pod %s asks for interfaces, and the key \"requests\" does not allow the namespace %q to ask", pod, pod.Namespace)
 }
 
 // derivedPolicy returns the policy of the pod's own pool, with the changes that the pod asks for. A derived pool keeps

@@ -82,7 +82,7 @@ func (c *Config) egressOfRouter(pod plugin.Pod) (string, error) {
 	name, asks := c.RuntimeConfig.Annotations[RouterAnnotation]
 	switch {
 	case asks && !slices.Contains(may, name):
-		return "", c.refusedError(pod, RouterAnnotation, name, "routers")
+		return "", c.refusedError(pod, RouterAnnotation, name, `"routers"`)
 	case asks:
 		return name, nil
 	case len(may) > 1:
@@ -105,7 +105,7 @@ func (c *Config) egressesOfClient(pod plugin.Pod) (all []string, err error) {
 		switch {
 		case name == "" || slices.Contains(all, name):
 		case !known || !plugin.Namespaces(e.Selectable).Has(pod.Namespace):
-			return nil, c.refusedError(pod, Annotation, name, "namespaces or selectable")
+			return nil, c.refusedError(pod, Annotation, name, `"namespaces" or "selectable"`)
 		default:
 			all = append(all, name)
 		}
@@ -119,7 +119,7 @@ func (c *Config) egressesOfClient(pod plugin.Pod) (all []string, err error) {
 func (c *Config) refusedError(pod plugin.Pod, annotation, name, keys string) error {
 	if _, known := c.Egresses[name]; !known {
 		return plugin.Errorf(plugin.CodeRefused,
-			"use an egress of the node's network configuration: the key egress has "+
+			"use an egress of the node's network configuration: the key \"egress\" has "+
 				cmp.Or(strings.Join(slices.Sorted(maps.Keys(c.Egresses)), ", "), "none"),
 			"pod %s: annotation %s: no egress has the name %s", pod, annotation, excerpt.Quote(name))
 	}

@@ -76,7 +76,7 @@ func mastersOf(r *plugin.Request[Config], asked []nic.Request) ([]master, error)
 	if r.Config.Master != "" {
 		if last > 0 {
 			return nil, plugin.Errorf(plugin.CodeInvalid,
-				"leave the key master out, because each interface has an ENI of its own",
+				"leave the key \"master\" out, because each interface has an ENI of its own",
 				"master: %q: prevResult has addresses of %d interfaces", r.Config.Master, last+1)
 		}
 		masters := []master{{name: r.Config.Master}}

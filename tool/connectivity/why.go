@@ -89,7 +89,7 @@ func (s *scene) whyLarge() (cause, do string) {
 			"of this node's links: " + strings.Join(mtus, ", "),
 		"all links on the way need the same MTU. Or firewalls must let the ICMP messages \"fragmentation needed\" " +
 			"and \"packet too big\" pass. EC2 has an MTU of 9001 in a VPC, 8500 by a transit gateway, 1500 to the " +
-			"internet. The keys mtu of the conflist set the MTUs of new pods"
+			"internet. The keys \"mtu\" of the conflist set the MTUs of new pods"
 }
 
 // whyKept explains why the node has not forwarded a packet that has reached the node.

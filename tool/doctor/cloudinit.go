@@ -51,7 +51,7 @@ func (p *Node) checkCloudInit(context.Context) ([]Finding, error) {
 	if user.hotplug == "on" {
 		return []Finding{{Severity: severe, About: cloudUser,
 			Means: "the user data turns on the hotplug of cloud-init. " + hotplugMeans,
-			Do:    "remove hotplug from the key updates of the user data, and launch the node again"}}, nil
+			Do:    "remove hotplug from the key \"updates\" of the user data, and launch the node again"}}, nil
 	}
 	c.hotplug = cmp.Or(user.hotplug, c.hotplug)
 	a := Finding{About: cloudDropIns, Do: "install the drop-in " + cloudInitDropIn,
@@ -59,7 +59,7 @@ func (p *Node) checkCloudInit(context.Context) ([]Finding, error) {
 	switch {
 	case c.hotplug == "on":
 		a.Severity = severe
-		a.Means = "a file turns on the hotplug of cloud-init, in the key updates. " + hotplugMeans
+		a.Means = "a file turns on the hotplug of cloud-init, in the key \"updates\". " + hotplugMeans
 	case c.hotplug == "":
 		a.Severity = warning
 		a.Means = "no file turns off the hotplug of cloud-init, and some releases turn it on. " + hotplugMeans

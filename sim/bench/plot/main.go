@@ -141,7 +141,7 @@ func (c *Chart) readFigures(t table.Table) error {
 	for i := range c.Bars {
 		b := &c.Bars[i]
 		if b.Figure = read(c.column, b.rowKey...); b.Figure <= least || !t.Has(c.column, b.rowKey...) {
-			return fmt.Errorf("there is no figure of %s of %q", c.column, b.rowKey)
+			return fmt.Errorf("the column %s has no figure in the row %q", c.column, b.rowKey)
 		}
 		c.maxFigure = max(c.maxFigure, b.Figure)
 	}
