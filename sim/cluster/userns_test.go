@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"path"
+	"slices"
 	"testing"
 )
 
@@ -50,10 +51,14 @@ func (w *world) allInUserNamespaces(t *testing.T) {
 	})
 }
 
-// attacks has shell commands, which must fail in a pod. $neighbour is the address of another pod of the same ENI. $node
-// is the address of the node, and $gateway the address of the subnet's router. $host is a server in the peered VPC.
-// TestAdversaryWays tries packets that no program of a shell can send.
-var attacks = []struct{ name, command string }{
+// A deed is what root of a pod must not be able to do, and a shell command that tries it. In commands, $neighbour is the
+// address of another pod of the same ENI. $node is the address of the node, and $gateway that of the subnet's router.
+// $host is a server in the peered VPC. $link, $netns, $pin and $table are names of the node's link to the neighbour, of
+// the neighbour's network namespace, of a pin of BPF, and of our table of nftables.
+type deed struct{ name, command string }
+
+// changes would change links or nftables. TestAdversaryWays tries packets that no program of a shell can send.
+var changes = []deed{
 	{"change the mode of all links of the ENI", "ip link set eth0 type ipvlan mode l3"},
 	{"separate the links of the ENI", "ip link set eth0 type ipvlan private"},
 	{"have a switch forward between them", "ip link set eth0 type ipvlan vepa"},
@@ -62,36 +67,41 @@ var attacks = []struct{ name, command string }{
 	{"send by another MAC address", "ip link set eth0 address 02:00:00:00:00:99"},
 	{"put its link into a bridge", "ip link add name switch type bridge && ip link set eth0 master switch"},
 	{"take the address of a neighbour", "ip address add $neighbour/32 dev eth0"},
-	{"call as a neighbour", "ip address add $neighbour/32 dev lo && $curl --interface $neighbour $host"},
-	{"call as its node", "ip address add $node/32 dev lo && $curl --interface $node $host"},
-	{"call a neighbour as its node", "ip address add $node/32 dev lo && $curl --interface $node $neighbour:8080"},
-	{"call as an address of no host", "ip address add $free/32 dev lo && $curl --interface $free $host"},
-	{"call a neighbour as the gateway",
-		"ip address add $gateway/32 dev lo && $curl --interface $gateway $neighbour:8080"},
-	{"call its node as a neighbour",
-		"ip address add $neighbour/32 dev lo && $curl -k --interface $neighbour https://$node:10250/healthz"},
-	{"see links of its node", "ip link show dev ens5"},
-	{"see them in sysfs", "mount -t sysfs sysfs /mnt && ls -d /mnt/class/net/ens5"},
-	{"see rules of its node", "ip rule | grep cni || ip rule | grep -v -E '^(0|32766|32767):'"},
-	{"see routes of its node", "ip route show table all | grep -w ens5"},
-	{"see nftables of its node", "nft list tables | grep cni-ipvlan-vpc-k8s"},
-	{"delete nftables of its node", "nft delete table inet cni-ipvlan-vpc-k8s"},
-	{"add a chain to a link of its node", "nft add table netdev x && nft add chain netdev x y " +
-		"'{ type filter hook ingress device ens5 priority 0; }'"},
-	{"see pins of BPF", "mount -t bpf bpf /mnt && ls /mnt | grep ."},
-	{"use a pin of BPF", "tc filter add dev eth0 ingress bpf direct-action object-pinned " +
-		"/sys/fs/bpf/cni-ipvlan-vpc-k8s/loop"},
-	{"change settings of the node", "echo 1 > /proc/sys/net/ipv4/ip_forward"},
-	{"change settings of the node by a mount of its own", "mount -t proc proc /mnt && " +
-		"echo 1 > /mnt/sys/kernel/core_uses_pid"},
-	{"enter a namespace of its node", "nsenter --net=/proc/1/root/run/netns/$netns true"},
-	{"enter that of a process of its node", "nsenter --target 2 --net ip link show dev ens5"},
-	{"read the registry", "ls /var/run/cni-ipvlan-vpc-k8s || ls /run/cni-ipvlan-vpc-k8s || ls /var/lib/cni"},
-	{"read the configuration of the plugins", "ls /etc/cni/net.d"},
-	{"call the container runtime", "$curl --unix-socket /run/containerd/containerd.sock http://containerd"},
+	{"delete nftables of its node", "nft delete table $table"},
+	{"use a pin of BPF", "tc qdisc add dev lo clsact; " +
+		"tc filter add dev lo ingress bpf direct-action object-pinned $pin"},
 }
 
-// attack makes a pod with its own user namespace try all attacks, as root with all capabilities. After each attack, the
+// ofNode has deeds that succeed on the node, so they fail in the pod only because the pod is separate from the node.
+var ofNode = []deed{
+	{"see links of its node", "ip link show dev $link"},
+	{"see them in sysfs", "mount -t sysfs sysfs /mnt && ls -d /mnt/class/net/$link"},
+	{"see rules of its node", "ip rule | grep -v -E '^(0|32766|32767):'"},
+	{"see routes of its node", "ip route show table all | grep -w $link"},
+	{"change a link of its node", "tc qdisc replace dev $link root pfifo"},
+	{"see nftables of its node", "nft list table $table"},
+	{"see pins of BPF", "ls $pin"},
+	{"change settings of the node", "f=/proc/sys/kernel/core_uses_pid; v=$(cat $f) && echo $v >$f"},
+	{"change settings of the node by a mount of its own", "mount -t proc proc /mnt && " +
+		"f=/mnt/sys/kernel/core_uses_pid && v=$(cat $f) && echo $v >$f"},
+	{"enter a namespace of its node", "nsenter --net=/proc/1/root/run/netns/$netns true"},
+	{"enter that of a process of its node", "nsenter --target 1 --net ip link show dev $link"},
+	{"read the registry", "ls /var/run/cni-ipvlan-vpc-k8s || ls /run/cni-ipvlan-vpc-k8s || ls /var/lib/cni"},
+	{"read the configuration of the plugins", "ls /etc/cni/net.d"},
+	{"call the container runtime", "nc -z -U /run/containerd/containerd.sock"},
+}
+
+// forgeries are calls with the source address from. With the pod's own address, the pod gets an answer.
+var forgeries = []struct{ name, from, to string }{
+	{"call as a neighbour", "$neighbour", "$host"},
+	{"call as its node", "$node", "$host"},
+	{"call a neighbour as its node", "$node", "$neighbour:8080"},
+	{"call as an address of no host", "100.64.15.77", "$host"},
+	{"call a neighbour as the gateway", "$gateway", "$neighbour:8080"},
+	{"call its node as a neighbour", "$neighbour", "$node:10256/healthz"}, // kube-proxy
+}
+
+// attack makes a pod with its own user namespace try all deeds, as root with all capabilities. After each, the
 // neighbour must still get an answer from the attacker.
 func (w *world) attack(t *testing.T) {
 	t.Helper()
@@ -99,6 +109,40 @@ func (w *world) attack(t *testing.T) {
 	spec["containers"].([]object)[0]["securityContext"] = object{"capabilities": object{"add": []string{"ALL"}}}
 	w.apply(t, podOn("attacker", "node1", spec), podOn("neighbour", "node1", server()))
 	attacker, neighbour := w.ready(t, "attacker", 1)[0], w.ready(t, "neighbour", 1)[0]
+	variables := w.variables(t, attacker, neighbour)
+	deeds := slices.Concat(changes, ofNode)
+	for _, d := range ofNode {
+		script := variables + "trap 'umount /mnt' EXIT; " + d.command
+		if _, err := w.node("node1").Run(t.Context(), "sh", "-c", script); err != nil {
+			t.Errorf("the node itself cannot %s, so the attack proves nothing: %v", d.name, err)
+		}
+	}
+	for _, f := range forgeries {
+		const call = "curl -s -f -m 3"
+		if !w.succeeds(t, attacker, variables+call+" "+f.to) {
+			t.Errorf("a pod cannot call %s at all, so the attack to %s proves nothing", f.to, f.name)
+		}
+		deeds = append(deeds, deed{f.name, fmt.Sprintf("ip address add %[1]s/32 dev lo && %[2]s --interface %[1]s %[3]s",
+			f.from, call, f.to)})
+	}
+	succeeded := 0
+	for _, d := range deeds {
+		if w.succeeds(t, attacker, variables+d.command) {
+			succeeded++
+			t.Errorf("a pod with a user namespace can %s", d.name)
+		}
+		w.sees(t, neighbour, "http", serverOf(attacker), neighbour.addr)
+	}
+	drops, err := w.Fabric.Drops()
+	check(t, err)
+	w.spoofed = drops.Spoofed
+	w.figures = append(w.figures, fmt.Sprintf("a pod in a user namespace of its own, as root with all capabilities: "+
+		"%d of %d attacks have succeeded", succeeded, len(deeds)))
+}
+
+// variables returns shell commands that set the variables of the deeds. The two pods must be on one ENI.
+func (w *world) variables(t *testing.T, attacker, neighbour pod) string {
+	t.Helper()
 	n := w.node("node1")
 	state, err := leases(n)
 	check(t, err)
@@ -107,31 +151,23 @@ func (w *world) attack(t *testing.T) {
 	if !ok || mine.ENI != its.ENI {
 		t.Fatalf("the pods are on the ENIs %q and %q, want one", mine.ENI, its.ENI)
 	}
-	host := w.listen(t, func(http.ResponseWriter, *http.Request) {})
-	variables := fmt.Sprintf("neighbour=%s node=%s host=%s gateway=%s free=100.64.15.77 netns=%s "+
-		"curl='curl -s -f -m 3'; ", neighbour.addr, n.Addr(), host, "100.64.0.1", path.Base(its.NetNS))
-	succeeded := 0
-	for _, a := range attacks {
-		if w.succeeds(t, attacker, variables+a.command) {
-			succeeded++
-			t.Errorf("a pod with a user namespace can %s", a.name)
-		}
-		w.sees(t, neighbour, "http", serverOf(attacker), neighbour.addr)
-	}
-	drops, err := w.Fabric.Drops()
+	names, err := n.Run(t.Context(), "sh", "-ec", fmt.Sprintf(`
+		ip -o route show table all %s | sed -n 's/.* dev \([^ ]*\).*/link=\1/p' | sort -u
+		nft list tables | sed -n 's/^table \(.* cni_ipvlan_vpc_k8s.*\)/table="\1"/p' | head -n 1
+		ls -d /sys/fs/bpf/cni_ipvlan_vpc_k8s* | sed -n '1s/^/pin=/p'`, neighbour.addr))
 	check(t, err)
-	w.spoofed = drops.Spoofed
-	w.figures = append(w.figures, fmt.Sprintf("a pod in a user namespace of its own, as root with all capabilities: "+
-		"%d of %d attacks have succeeded", succeeded, len(attacks)))
+	host := w.listen(t, func(http.ResponseWriter, *http.Request) {})
+	return fmt.Sprintf("%sneighbour=%s; node=%s; host=%s; gateway=100.64.0.1; netns=%s; ", names, neighbour.addr,
+		n.Addr(), host, path.Base(its.NetNS))
 }
 
-// succeeds tries an attack, and reports whether the command has succeeded. Then it undoes changes of the pod.
+// succeeds runs a command in a pod, and reports whether it has succeeded. Then it undoes changes of the pod.
 func (w *world) succeeds(t *testing.T, p pod, command string) bool {
 	t.Helper()
 	out, failure := w.sh(p, command+" 2>&1")
 	t.Log(command, out, failure)
 	_, err := w.sh(p, "ip address flush dev lo scope global; ip link delete switch 2>/dev/null; "+
-		"umount /mnt 2>/dev/null; nft flush ruleset; true")
+		"umount /mnt 2>/dev/null; tc qdisc del dev lo clsact 2>/dev/null; nft flush ruleset; true")
 	check(t, err)
 	return failure == nil
 }
