@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package asked gets from EC2 what a single pod asks for: an ENI by its ID, or addresses that the pod has chosen.
-// Package lease first decides whether the pod may have that ENI or those addresses. Package asked takes an address from
-// another node only if EC2 says that the instance of that node has ended: see follow.go.
+// Before that, package lease has decided whether the pod may have this ENI or these addresses. Package asked takes an
+// address from another node only if EC2 says that the instance of that node has ended: see follow.go.
 package asked
 
 import (

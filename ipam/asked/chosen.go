@@ -23,15 +23,16 @@ import (
 )
 
 // The functions of this file get an address that a pod has chosen. The node asks EC2 which ENI has the address, and
-// then assigns the address. Meanwhile, another ENI may get the address, and a pod may use it there. So the node never
-// sets AllowReassignment, with which EC2 would take the address from that ENI.
+// then assigns the address. Between these two calls, another ENI may get the address, and a pod may use it there. So
+// the node never sets AllowReassignment. With AllowReassignment, EC2 would take the address from that ENI.
 
 // GrowChosen gets the addresses that the pod has chosen. It assigns all of them to the same ENI of the pool. If no ENI
 // can take these addresses, GrowChosen creates an ENI in their subnet. The next call of GrowChosen then assigns the
 // addresses. The argument deniedENIs has the ENIs that EC2 has refused to change.
 func (p *Node) GrowChosen(ctx context.Context, s *registry.State, deniedENIs ...string) error {
 	at, found := p.placeFor(s, deniedENIs)
-	// checkTaken comes first: while another node keeps the address, checkTaken fails, and SubnetFor need not call EC2.
+	// If an ENI was found, call checkTaken before SubnetFor: while another node keeps the address, checkTaken fails,
+	// and SubnetFor need not call EC2.
 	if found {
 		if corrected, err := p.checkTaken(ctx, s, at.Subnet); corrected || err != nil {
 			return err
@@ -64,7 +65,7 @@ func (p *Node) GrowChosen(ctx context.Context, s *registry.State, deniedENIs ...
 	return nil
 }
 
-// placeFor returns one of the pool's ENIs, which has the chosen addresses or can take them. It never returns one of the
+// placeFor returns an ENI of the pool that has the chosen addresses, or can take them. It never returns one of the
 // deniedENIs.
 func (p *Node) placeFor(s *registry.State, deniedENIs []string) (lease.Place, bool) {
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {
@@ -114,9 +115,9 @@ func canTake(s *registry.State, at lease.Place, a netip.Addr) bool {
 }
 
 // checkTaken asks EC2 which ENIs of the subnet have the chosen addresses, as single addresses or in prefixes. A chosen
-// address may be on an ENI of this node, although the registry does not show it on that ENI. Then checkTaken corrects
-// the registry, and returns true. If a chosen address is on a foreign ENI, or on an ENI that is not in the registry,
-// checkTaken calls followAddr.
+// address may be on an ENI of this node, although the registry does not show it on that ENI. In this case, checkTaken
+// corrects the registry, and returns true. If a chosen address is on a foreign ENI, or on an ENI that is not in the
+// registry, checkTaken calls followAddr.
 func (p *Node) checkTaken(ctx context.Context, s *registry.State, subnet string) (corrected bool, _ error) {
 	enis, err := p.DescribeENIs(ctx, aws.BySubnet(subnet))
 	if err != nil {
@@ -142,7 +143,7 @@ func (p *Node) checkTaken(ctx context.Context, s *registry.State, subnet string)
 }
 
 // assignMissing assigns the chosen address of a family to an ENI. If the pod has chosen no address of the family, and
-// the ENI has no free one, assignMissing assigns any address.
+// the ENI has no free address of this family, assignMissing gets any address.
 func (p *Node) assignMissing(ctx context.Context, s *registry.State, at lease.Place, f lease.Family) error {
 	a, chosen := p.Policy.Choice.Addr(f)
 	if !chosen {

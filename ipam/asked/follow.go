@@ -48,7 +48,7 @@ func (p *Node) followAddr(ctx context.Context, e aws.ENI, a netip.Addr) error {
 		e.Description)
 }
 
-// fixedAddrError returns an error if the address a cannot leave the ENI e, or if e does not belong to this cluster. If
+// fixedAddrError returns an error if the address cannot leave the ENI e, or if e does not belong to this cluster. If
 // the ENI belongs to others, no node of this cluster releases the ENI's addresses.
 func (p *Node) fixedAddrError(e aws.ENI, a netip.Addr) error {
 	const another = "ask for another address; "
@@ -97,8 +97,9 @@ func placeText(e aws.ENI) string {
 }
 
 // maxAnswerAge is how long this node relies on EC2's answer that an instance has ended. A stopped instance may start
-// again. But the boot takes longer than maxAnswerAge and the lag of EC2's answers together. After the boot, the first
-// ADD of the instance asks EC2 which addresses the instance has.
+// again. But its boot takes longer than maxAnswerAge and the lag of EC2's answers together. After the boot, the first
+// ADD of the instance asks EC2 which addresses the instance has. By then, EC2 no longer shows the address that this
+// node has taken.
 const maxAnswerAge = 5 * time.Second
 
 // takeOverAddr unassigns an address from an ENI whose instance has ended. If the instance may still run, takeOverAddr
@@ -135,7 +136,7 @@ func (p *Node) takeOverAddr(ctx context.Context, e aws.ENI, a netip.Addr) (taken
 		return do(ctx, e.ID, a)
 	})
 	if call.IsPartial(err) || errors.Is(err, aws.ErrNotFound) {
-		// Another node has unassigned the address first, or the ENI is deleted.
+		// Another node has unassigned the address before this call, or the ENI is deleted.
 		return true, nil
 	}
 	if err != nil {

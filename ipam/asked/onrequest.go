@@ -28,9 +28,9 @@ import (
 // A node recognizes such an ENI by the tags in requests.enis, even after the loss of the registry. Only pods that ask
 // for the ENI get its addresses. If an operator has attached such an ENI, and no pod uses it, a collection detaches it.
 
-// AttachChosen attaches the ENI for which the pod asks, and records the ENI with its addresses. If the registry shows
-// the ENI as attached already, AttachChosen only updates the ENI's addresses in the registry. If no address of the ENI
-// is free after this update, the error says which pods use the addresses.
+// AttachChosen attaches the ENI for which the pod asks, and records the ENI with its addresses. If the ENI is already
+// in the registry, and attached to this node, AttachChosen only updates the ENI's addresses in the registry. If no
+// address of the ENI is free after this update, the error says which pods use the addresses.
 func (p *Node) AttachChosen(ctx context.Context, s *registry.State) error {
 	id := p.Policy.Choice.ENI
 	if user := p.Policy.Choice.Apart(s, id); user != "" {
