@@ -62,15 +62,16 @@ func AddPrefixes(s *registry.State, id string, cidrs []netip.Prefix, delegatedSi
 			e.Prefixes = append(e.Prefixes, registry.Prefix{CIDR: c, Since: delegatedSince})
 		}
 	}
-	// A new ENI in an IPv6-only subnet may have only prefixes, and AddAddrs has then not set Grown.
+	// A new ENI in an IPv6-only subnet may have only prefixes. In this case, AddAddrs has not set Grown.
 	if e.Grown.IsZero() && len(cidrs) > 0 {
 		e.Grown = time.Now()
 	}
 	s.ENIs[id] = e
 }
 
-// CoolPrefixes records that the addresses of IPv4 prefixes became free at this time, except those that the registry
-// already has. If the time is zero, CoolPrefixes does nothing. A /80 has too many addresses to list.
+// CoolPrefixes records that the addresses of IPv4 prefixes became free at the time freeSince. It leaves out IPv6
+// prefixes, because a /80 has too many addresses to list. It also leaves out addresses that are already leased or free
+// in the registry. If freeSince is zero, CoolPrefixes does nothing.
 func CoolPrefixes(s *registry.State, cidrs []netip.Prefix, freeSince time.Time) {
 	for _, c := range cidrs {
 		for a := c.Addr(); a.Is4() && c.Contains(a) && !freeSince.IsZero(); a = a.Next() {
@@ -107,8 +108,8 @@ func (x Releasable) List() []netip.Addr {
 	return slices.SortedFunc(maps.Keys(x.Addrs), netip.Addr.Compare)
 }
 
-// Action returns the EC2 action that unassigns x. All addresses of x are of one family, and the node never unassigns an
-// IPv6 prefix.
+// Action returns the EC2 action that unassigns x. All addresses of x are of one family. If x has no addresses, it has
+// only IPv4 prefixes, because the node never unassigns an IPv6 prefix.
 func (x Releasable) Action() string {
 	for a := range x.Addrs {
 		return UnassignActionOf(a)
@@ -192,7 +193,8 @@ func NoteRelease(s *registry.State, id string, x Releasable) {
 		func(netip.Prefix) bool { return false }))
 }
 
-// NoteNamed writes an intent for each address in x, because an operator's command has named these addresses.
+// NoteNamed writes an intent for each address in x, whether a pod had chosen the address or not. It is for addresses
+// that an operator's command names.
 func NoteNamed(s *registry.State, id string, x Releasable) {
 	for a := range x.Addrs {
 		s.Intents[releaseKey(a)] = registry.Intent{
@@ -238,11 +240,12 @@ func LeftRelease(s *registry.State, a netip.Addr) (i registry.Intent, left bool)
 }
 
 // releaseKey returns the key of an intent to release an address. A call that unassigns has no client token, so the key
-// contains the address. All other intents have the client tokens of their calls as keys.
+// contains the address. All other keys are random. If the call of an intent has a client token, the key is also this
+// token.
 func releaseKey(a netip.Addr) string { return "release " + a.String() }
 
-// GiveChosen goes through the intents of an ENI. If an intent names a free address, GiveChosen makes the pod of the
-// intent the owner of this address. For this pod, the address need not cool.
+// GiveChosen goes through the intents of an ENI. If an intent names a free address, the pod of this intent becomes the
+// owner of the address. For this pod, the address need not cool.
 func GiveChosen(s *registry.State, eni string) {
 	for _, i := range s.Intents {
 		if i.ENI == eni && i.Pod.Name != "" && s.Free.Has(i.Addr) {

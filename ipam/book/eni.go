@@ -80,11 +80,11 @@ func Label(known registry.ENI, e aws.ENI) registry.ENI {
 	return known
 }
 
-// Leaving reports whether EC2 is detaching the ENI e, and the registry lacks e. The argument known is false if the
+// Leaving returns true if EC2 is detaching the ENI e, and if the registry lacks e. The argument known is false if the
 // registry lacks e. Pods must not get addresses of such an ENI.
 func Leaving(known bool, e aws.ENI) bool { return !known && e.AttachmentStatus == aws.Detaching }
 
-// NodesOwn reports whether the address a of an ENI belongs to the node itself. The node's own addresses are the first
+// NodesOwn reports whether an address of an ENI belongs to the node itself. The node's own addresses are the first
 // address of each family on the boot ENI. The argument e is what metadata or EC2 shows of the ENI.
 func NodesOwn(e aws.ENI, known registry.ENI, a netip.Addr) bool {
 	first := func(all []netip.Addr) bool { return len(all) > 0 && a == all[0] }

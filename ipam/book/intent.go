@@ -30,7 +30,7 @@ func UnassignActionOf(a netip.Addr) string {
 }
 
 // ForgetAttachment removes the ID of the ENI's attachment from an intent, because that attachment may have ended. The
-// next process that works on the intent first asks EC2 for the ID.
+// next process that works on the intent asks EC2 for the ID.
 func ForgetAttachment(s *registry.State, token string) {
 	if i, ok := s.Intents[token]; ok {
 		i.Attachment = ""
@@ -41,9 +41,9 @@ func ForgetAttachment(s *registry.State, token string) {
 // EndIntent removes the intent of a call that has returned err. If the outcome of the call is unknown, the intent
 // stays.
 //
-// If isRepeat is true, the call repeated an earlier call. The earlier call may have created an ENI, even if EC2 has
-// refused the repetition, or given an invalid answer. So EndIntent then calls LookOnly. If the repetition did not reach
-// EC2, the next process repeats the call again.
+// If isRepeat is true, the call repeated an earlier call. The earlier call may have created an ENI, even if EC2 refuses
+// the repetition, or gives an invalid answer. So in these two cases, EndIntent calls LookOnly. If the repetition did
+// not reach EC2, the next process repeats the call.
 func EndIntent(s *registry.State, token string, isRepeat bool, err error) {
 	switch {
 	case err == nil, aws.Undone(err) && !isRepeat:
@@ -79,10 +79,10 @@ func Begun(s *registry.State, id string) bool {
 	return false
 }
 
-// BegunUnused reports whether this node has begun to attach the ENI, and no pod has had an address of the ENI.
+// BegunUnused returns true if this node has begun to attach the ENI, and if no pod has had an address of the ENI.
 func BegunUnused(s *registry.State, id string) bool { return Begun(s, id) && !BegunServed(s, id) }
 
-// BegunServed reports whether this node has begun to attach the ENI, and pods may have had addresses of the ENI before.
+// BegunServed returns true if this node has begun to attach an ENI of which pods may have had addresses before.
 func BegunServed(s *registry.State, id string) bool {
 	for _, i := range s.Intents {
 		if i.Action == AttachAction && i.ENI == id && i.Served {
@@ -92,16 +92,16 @@ func BegunServed(s *registry.State, id string) bool {
 	return false
 }
 
-// Unrecorded reports whether i is an intent to attach an ENI, and e is attached to this instance, but not in the
-// registry yet. The intent i shows whether a pod may have had an address of e: see BegunUnused. So a growth for a pod
-// that asks for e keeps i. Any other growth deletes i. If i stayed, each later growth would ask EC2 about e again.
+// Unrecorded returns true if i is an intent to attach an ENI, and if e is attached to this instance, but not recorded
+// yet. The intent i shows whether a pod may have had an address of e: see BegunUnused. So a growth for a pod that asks
+// for e keeps i. Any other growth deletes i. If i stayed, each later growth would ask EC2 about e again.
 func Unrecorded(s *registry.State, i registry.Intent, e aws.ENI) bool {
 	_, known := s.ENIs[e.ID]
 	return i.Action == AttachAction && e.Instance == s.Instance.ID && !known
 }
 
-// Provisions reports whether an operator's command has begun to make the ENI e, but e is not attached yet. The repeated
-// command continues with e.
+// Provisions returns true if an operator's command has begun to make the ENI e, but has not attached e yet. If the
+// operator repeats the command, the command continues with e.
 func Provisions(s *registry.State, e aws.ENI) bool {
 	_, known := s.ENIs[e.ID]
 	return e.Status == "available" && e.Tags[TagManaged] != "true" && !known
@@ -130,8 +130,9 @@ func LeftAny(s *registry.State) bool {
 }
 
 // PreventSecond calls LookOnly for all intents if an unfinished creation may already have made its ENI. The argument
-// earlier is the state before this process finished the calls of other processes. The argument enis is EC2's answer. An
-// unattached ENI in enis may come from an unfinished creation, if the earlier state has no entry and no intent for it.
+// earlier is the state before this process finished the calls of other processes. The argument enis is EC2's list of
+// the ENIs of this instance. An unattached ENI in enis may come from an unfinished creation, if the earlier state has
+// no entry and no intent for this ENI.
 func PreventSecond(s, earlier *registry.State, enis []aws.ENI) {
 	for _, e := range enis {
 		_, detached := earlier.ENIs[e.ID] // an operator or another program has detached the ENI

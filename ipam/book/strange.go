@@ -31,8 +31,9 @@ func Strange(s *registry.State, id string, e registry.ENI, addrs []netip.Addr, c
 	return nil
 }
 
-// StrangeNew returns an error if the ENI e in EC2's answer to a creation cannot be the new ENI. Without this check,
-// pods could get addresses of an ENI that does not belong to this instance.
+// StrangeNew returns an error if the ENI e in EC2's answer to a creation cannot be the new ENI. The argument wanted is
+// the description in the creation call. Without this check, pods could get addresses of an ENI that does not belong to
+// this instance.
 func StrangeNew(s *registry.State, e aws.ENI, wanted string) error {
 	if _, known := s.ENIs[e.ID]; known {
 		return fmt.Errorf("EC2 returned %s as a new ENI, but this node has had it before", e.ID)

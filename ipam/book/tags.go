@@ -13,7 +13,7 @@ import (
 )
 
 // The tags of an ENI that this suite has created. EC2 sets these tags in the call that creates the ENI, so no second
-// call is needed. If the role has no permission to create tags, the node's ENIs have none: see Untagged.
+// call is needed. If the role has no permission to create tags, the node's ENIs have no tags: see Untagged.
 const (
 	TagManaged  = "cni-ipvlan-vpc-k8s/managed"
 	TagInstance = "cni-ipvlan-vpc-k8s/instance"
@@ -21,9 +21,9 @@ const (
 
 	// TagKeep is for a collection that does not know all conflists: see heedConflists in package less. Between a boot
 	// and the first ADD of the pool, such a collection releases the ENI and its addresses only if the value is "false".
-	// The first ADD of the pool records in the registry what the configuration says about skipDeallocation and warm.
-	// From then on, collections use this record, and not the tag. Only ENIs that a growth has created have this tag.
-	// The value never changes, even if an operator later adds skipDeallocation.
+	// The first ADD of the pool records in the registry the values of the keys "skipDeallocation" and "warm". From then
+	// on, collections use this record, and not the tag. Only ENIs that a growth has created have this tag. The value
+	// never changes, even if an operator later adds "skipDeallocation".
 	TagKeep = "cni-ipvlan-vpc-k8s/keep"
 )
 
@@ -45,9 +45,9 @@ func Foreign(e aws.ENI) bool { return e.Tags[TagNoManage] == "true" }
 // tag.
 const TagNoManage = "node.k8s.amazonaws.com/no_manage"
 
-// ForPods reports whether the tags or the description of an ENI show that it was created for pods. A growth, an
-// operator (new-interface or launch-template) or the original plugin creates such an ENI. The original plugin sets only
-// the description. An operator may also add [TagPool] to an ENI later.
+// ForPods reports whether the tags or the description of an ENI show that it was created for pods. A growth, the
+// original plugin, or an operator (with the command new-interface or launch-template) creates such an ENI. The original
+// plugin sets only the description. An operator may also add [TagPool] to an ENI later.
 func ForPods(e aws.ENI) bool {
 	return taggedForPods(e) || e.Description == Description(e.Instance)
 }
