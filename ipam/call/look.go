@@ -13,8 +13,8 @@ import (
 )
 
 // Look waits for its turn, and then makes a call to EC2 that changes nothing. While EC2 throttles the action, Look
-// waits and tries again, until ctx is done. In a collection, or if ctx has no deadline, Look waits only for a moment.
-// The next collection tries again, and no pod waits for it.
+// waits and tries again, until ctx is done. In a collection, or if ctx has no deadline, no pod waits for the answer. So
+// Look then waits at most two seconds (moment). The next collection asks again.
 func Look[T any](
 	ctx context.Context, p *Node, action string, ask func(context.Context) (T, error),
 ) (answer T, err error) {

@@ -21,8 +21,8 @@ import (
 // an ENI or a subnet, a growth tries other ENIs and subnets. The registry keeps the refusal for some time, so that
 // later processes do not ask again at once.
 //
-// The registry has other records of a full subnet (registry.Failure), a full instance (FullUntil of registry.Instance),
-// and a used-up quota of the account (QuotaUntil).
+// For a full subnet, the registry has a record of another type (registry.Failure). For a full instance, and for a
+// used-up quota of the account, it has the times FullUntil and QuotaUntil (registry.Instance).
 
 // Explain adds a CNI error code and a hint to err, if err has none. The container runtime shows the code and the hint.
 func Explain(err error) error {

@@ -46,9 +46,9 @@ func Sleep(ctx context.Context, d time.Duration, reason string) error {
 	}
 }
 
-// Backoff returns how long to wait after the n-th throttled answer in a row. The time is random, up to 1, 2, 4, 8
-// seconds (full jitter), so that throttled nodes do not ask again together. With a limit of 32 seconds, EC2 would
-// refuse fewer calls, but the last of 200 nodes would wait too long (docs/fleet.md).
+// Backoff returns how long to wait after the n-th throttled answer in a row. The time is random (full jitter), so that
+// throttled nodes do not ask again together. It is at most 1 second for n = 0, then at most 2, 4 and 8 seconds. With a
+// limit of 32 seconds, EC2 would refuse fewer calls, but the last of 200 nodes would wait too long (docs/fleet.md).
 func (p *Node) Backoff(n int) time.Duration {
 	return p.Cloud.Jitter(min(time.Second<<min(n, 10), registry.MostBackoff))
 }
@@ -62,8 +62,8 @@ var ErrGivesWay = errors.New("EC2 throttles, and a waiting ADD may need a call t
 // Finishes, it does nothing.
 //
 // In the mode Ahead, yieldToADDs waits up to a minute. EC2 limits the calls of the whole account, and pods of other
-// nodes may also wait. The wait ends as soon as an ADD of this node waits. If this ADD waits for another pool than p's,
-// the error is ErrGivesWay. A node without pods does not wait: it has just started, and its first pods come soon.
+// nodes may also wait. The wait ends as soon as an ADD of this node waits. If this ADD waits for an address of another
+// pool, the error is ErrGivesWay. A node without pods does not wait: it has just started, and its first pods come soon.
 //
 // In the mode Finishes, yieldToADDs does not wait. If any ADD waits, the error is ErrGivesWay.
 func (p *Node) yieldToADDs(ctx context.Context, action string) error {
