@@ -17,7 +17,7 @@ import (
 // depend on each other, so a growth that needs all answers asks them at the same time.
 
 // An Ahead has the questions that a growth has asked EC2 in advance. A growth uses each answer only once, because a
-// later step may need a newer one.
+// later step may need a newer answer.
 type Ahead struct {
 	asked map[string]any // functions that wait for the answers, by the names of the answers
 	all   sync.WaitGroup

@@ -16,10 +16,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// While EC2 throttles, an ADD gives up after its addTimeout, and the next ADD continues its work. If each ADD described
-// all ENIs and subnets again, the nodes of a large cluster would spend more time on describe calls than on changing
-// calls. So a process keeps EC2's answers in files for the next process. An old answer does no harm, because it only
-// prepares a changing call, which EC2 refuses if the answer is out of date.
+// While EC2 throttles, an ADD gives up after its addTimeout, and the next ADD continues the work. If each ADD described
+// all ENIs and subnets again, a large cluster would spend more time on describe calls than on changing calls. So a
+// process keeps EC2's answers in files for the next process. An old answer does no harm, because it only prepares a
+// changing call, which EC2 refuses if the answer is out of date.
 
 // The files of answers, in the registry's directory.
 const (

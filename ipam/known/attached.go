@@ -12,7 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// An Attached has the ENIs that are attached to this instance, as EC2 has answered.
+// An Attached has the ENIs that EC2 has listed as attached to this instance.
 type Attached struct {
 	ENIs  []aws.ENI
 	Asked time.Time // zero: EC2 was not asked

@@ -22,12 +22,13 @@ import (
 // would have no network.
 //
 // So a collection compares the registry with metadata. Metadata forgets ENIs, and may lag by minutes. So if metadata
-// does not show an address, the collection asks EC2, and EC2's answer decides. EC2's descriptions also lag. So EC2's
-// answer does not decide about addresses that EC2 has assigned in the last seconds.
+// does not show an address, the collection asks EC2. If EC2 does not show the address either, the collection removes it
+// from the registry. EC2's descriptions also lag. So addresses that EC2 has assigned in the last seconds stay in any
+// case.
 
 // Correct removes from the registry the addresses and prefixes that EC2 no longer shows on this node's ENIs. The
-// argument shownENIs has the ENIs that metadata shows. If they have all that the registry has, Correct does not ask
-// EC2.
+// argument shownENIs has the ENIs that metadata shows. If metadata shows all that the registry has, Correct does not
+// ask EC2.
 func (p *Node) Correct(ctx context.Context, shownENIs []aws.ENI) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -95,9 +96,9 @@ func lostAddrs(s *registry.State, known registry.ENI, e aws.ENI, askedAt time.Ti
 // askedAt, and the change was at changedAt.
 func MayLack(changedAt, askedAt time.Time) bool { return !changedAt.Before(askedAt.Add(-Settled)) }
 
-// MayLackAddr reports whether EC2's answer to a question at askedAt may lack the address a of the ENI e, because a is
-// new. An address is old if its ENI last grew long ago, or its prefix is old. The ENIs of a busy node grow all the
-// time, so an address is also old if it had a lease long ago.
+// MayLackAddr reports whether EC2's answer to a question at askedAt may lack an address of the ENI e, because the
+// address is new. An address is old if its ENI last grew long ago, or its prefix is old. The ENIs of a busy node grow
+// all the time, so an address is also old if it had a lease long ago.
 func MayLackAddr(s *registry.State, e registry.ENI, a netip.Addr, askedAt time.Time) bool {
 	since := e.Grown
 	for _, b := range e.Prefixes {
@@ -155,7 +156,7 @@ func (p *Node) Compare(ctx context.Context, id string) error {
 }
 
 // AddAll records the addresses and prefixes that EC2 reports for an ENI. A new address gets a lease if a pod uses it.
-// Otherwise it first cools, because EC2's answer may be old.
+// Otherwise the address cools, because EC2's answer may be old.
 func AddAll(s *registry.State, e aws.ENI, used lease.Used) {
 	had := s.ENIs[e.ID]
 	if had.Foreign {

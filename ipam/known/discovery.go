@@ -65,8 +65,8 @@ func (l discovery) learnENI(e aws.ENI) {
 			return // metadata may still show an ENI long after the ENI was detached
 		}
 		if l.described == nil && l.tagsUnknown == "" && later {
-			// Another process has removed the ENI from the registry since describeNew looked there. The next Learn asks
-			// EC2 about it.
+			// After describeNew read the registry, another process has removed the ENI from it. The next Learn asks EC2
+			// about the ENI.
 			return
 		}
 		if hasNoAddrs(e) && !(asked && hasNoAddrs(d)) {
@@ -133,8 +133,9 @@ func (l discovery) learnAddrs(e aws.ENI) {
 		switch {
 		case boot && l.used.Node[a] || first && a.Is4():
 			l.Free.Delete(a) // an earlier version of this suite recorded it as free
-		// The first IPv6 address of the boot ENI is mostly the node's own, from the boot. But EC2 may have assigned the
-		// address for pods after the boot. Then the address is free in the registry, or a pod has the address.
+		// The first IPv6 address of the boot ENI is usually the node's own, since the boot. But EC2 may have assigned
+		// the address for pods after the boot. In this case, the address is free in the registry, or a pod has the
+		// address.
 		case first && !l.Free.Has(a) && l.used.Of(e.MAC, a) == "":
 		default:
 			l.learnAddr(e.ID, a)

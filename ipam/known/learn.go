@@ -29,14 +29,14 @@ func (p *Node) InUse() (lease.Used, error) {
 	return used, nil
 }
 
-// Learn adds to the registry what the metadata service and the kernel show of this node's addresses. It removes
-// nothing. Metadata forgets ENIs, shows new ENIs late, and still shows detached ENIs. So Learn checks each address that
-// metadata shows, and leaves all others as they are.
+// Learn adds to the registry what the metadata service and the kernel show of this node's addresses. It removes only
+// addresses that EC2 has never confirmed: see withDescription. Metadata forgets ENIs, shows new ENIs late, and still
+// shows detached ENIs. So Learn checks each address that metadata shows, and does not change other addresses.
 //
-// An address without a lease gets a lease without a key if it is in use. Any other new address first cools. If no pod
-// of the node has had an address yet, the new address is free at once.
+// An address without a lease gets a lease without a key if it is in use. Any other new address cools. But if no pod of
+// the node has had an address yet, the new address is free at once.
 //
-// If no process of the node changes anything in EC2, and there is one pool, Learn does not ask EC2 for tags. A
+// If no process of the node changes anything in EC2, and there is only one pool, Learn does not ask EC2 for tags. A
 // collection asks later, so that nodes that start together do not ask at the same time.
 func (p *Node) Learn(ctx context.Context) error {
 	_, err := p.LearnWith(ctx, !p.TrustsMetadata() || p.Policy.Pools,
@@ -198,7 +198,7 @@ func (p *Node) describeNew(
 }
 
 // whyTagsUnknown returns why EC2 has not returned the tags of ENIs: see TagsUnknown of [registry.ENI]. On a node that
-// changes nothing in EC2, it logs no warning: all ENIs serve pods there, so the node needs no route to EC2.
+// changes nothing in EC2, it logs no warning. All ENIs of such a node serve pods, so the node needs no route to EC2.
 func (p *Node) whyTagsUnknown(err error) string {
 	denied, trusts := aws.NotAllowed(err), p.TrustsMetadata()
 	switch {
@@ -218,8 +218,8 @@ func (p *Node) whyTagsUnknown(err error) string {
 	return registry.NotAsked
 }
 
-// LearnShown adds to the registry those attached ENIs that metadata does not show yet. Without these ENIs, the node
-// would count too few ENIs, and would try to attach one ENI too many.
+// LearnShown adds to the registry the attached ENIs that the registry lacks, because metadata does not show them yet.
+// Without these ENIs, the node would count too few ENIs, and would try to attach one ENI too many.
 func (p *Node) LearnShown(ctx context.Context, s *registry.State, attached []aws.ENI) error {
 	shown := map[string]aws.ENI{}
 	for _, e := range attached {
@@ -250,9 +250,9 @@ func (p *Node) LearnShown(ctx context.Context, s *registry.State, attached []aws
 	})
 }
 
-// anyUsed reports whether a namespace has an address of the ENIs, or the node has a host route to such an address. It
-// ignores the node's own IPv6 addresses: if the node gets an address by DHCPv6, the kernel itself makes a host route to
-// this address.
+// anyUsed returns true if a namespace has an address of the ENIs, or if the node has a host route to such an address.
+// It ignores the node's own IPv6 addresses: if the node gets an address by DHCPv6, the kernel itself makes a host route
+// to this address.
 func anyUsed(enis []aws.ENI, used lease.Used) bool {
 	return used.Partial || slices.ContainsFunc(enis, func(e aws.ENI) bool {
 		return used.Any(e.MAC, func(a netip.Addr) bool { return book.Carries(e, a) && !used.Node[a] })

@@ -17,8 +17,8 @@ import (
 // After a collection has unassigned an address, metadata still shows it for a while, in rare cases for hours. The
 // registry records what this node has unassigned in the last minutes, but after a boot, the registry is new.
 //
-// So the node accepts an address that is new to the registry only if EC2 also shows the address, or a pod has it. The
-// node need not ask EC2 about the addresses that EC2 has assigned at this node's request.
+// So the node accepts an address that is new to the registry only if EC2 also shows the address, or if a pod has it.
+// The node need not ask EC2 about the addresses that EC2 has assigned at this node's request.
 //
 // If EC2 does not answer, the node continues with what the registry has, and the next process asks EC2. Until EC2
 // answers, a new ENI serves no pods. The boot ENI also serves no pods until then, if metadata shows more on it than the
@@ -28,9 +28,9 @@ import (
 // no permission to ask EC2.
 
 // TrustsMetadata reports whether this node changes nothing in EC2. "provision": "none" does not prove this, because
-// another network of the node may allow changes. A collection knows all networks of the conflists, and its policy has
-// Changes if one of these networks allows changes. An ADD knows only its own network. But an ADD sees by ReleasedMark
-// whether the node has released something since the boot.
+// another network of the node may allow changes. A collection knows all networks of the conflists. The field Changes of
+// its policy is true if one of these networks allows changes. An ADD knows only its own network. But an ADD sees by
+// ReleasedMark whether the node has released something since the boot.
 func (p *Node) TrustsMetadata() bool {
 	return p.Policy.Provision == lease.ProvisionNone && !p.Policy.Changes && !p.Registry.Marked(ReleasedMark)
 }
@@ -59,9 +59,9 @@ func hasNews(s *registry.State, e aws.ENI) bool {
 		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), isNewPrefix))
 }
 
-// confirmed reports whether the node can trust that an ENI has an address. It trusts the kernel first. If the kernel
-// does not show the address, EC2's description of the ENI decides. Without a description, confirmed trusts metadata if
-// the registry has the address, or if doubtsMetadata is false.
+// confirmed reports whether the node can trust that an ENI has an address. If the kernel shows the address on the ENI,
+// confirmed returns true. Otherwise, EC2's description of the ENI decides. Without a description, confirmed trusts
+// metadata if the registry has the address, or if doubtsMetadata is false.
 func (l discovery) confirmed(e aws.ENI, a netip.Addr) bool {
 	known := l.ENIs[e.ID]
 	d, asked := l.described[e.ID]
@@ -83,8 +83,8 @@ func (l discovery) confirmedPrefix(e aws.ENI, c netip.Prefix) bool {
 	return !l.doubtsMetadata || l.ENIs[e.ID].HasPrefix(c)
 }
 
-// recentlyGone reports whether this node unassigned the address less than lag ago. For so long, metadata or EC2 may
-// still list the address.
+// recentlyGone reports whether this node unassigned the address less than lag ago. During this time, metadata or EC2
+// may still list the address.
 func recentlyGone(s *registry.State, a netip.Addr, now time.Time, lag time.Duration) bool {
 	gone, unassigned := s.Gone[a]
 	return unassigned && now.Sub(gone) < lag

@@ -19,8 +19,9 @@ import (
 // both may still list addresses that were unassigned right before the registry was lost, and may lack a new ENI.
 //
 // Therefore the node compares a rebuilt registry with EC2 twice: at once, to find interrupted calls, and again when EC2
-// has settled. Until then, addresses that no pod uses are unconfirmed, and no ADD takes one. Addresses of a /80 are
-// excepted, because a /80 leaves only with its ENI. An ENI without its link on the node serves no pod.
+// has settled. Until then, addresses that no pod uses are unconfirmed, and no ADD takes such an address. But an ADD may
+// take an address of a /80, because a /80 leaves the node only together with its ENI. If the link of this ENI is not on
+// the node, the ENI serves no pod.
 //
 // If no pod of the node has an address, as after a boot, no address is unconfirmed. So the first pods need not wait,
 // and a collection compares the registry with EC2 later. But if ReleasedMark exists, the node has released something
