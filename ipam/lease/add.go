@@ -16,8 +16,8 @@ import (
 )
 
 // Add leases the addresses for an ADD, and returns the ADD's result. If no address is free, it gets one from the
-// Source. The result since is the time when the last lease of this ADD began, also if Add fails. It is zero if the
-// attachment had an address before this ADD.
+// Source. The result since is the time when the last lease of this ADD began, even if Add fails. If the attachment had
+// an address before this ADD, since is zero.
 func Add(
 	ctx context.Context, r *plugin.Request[Config], from Source,
 ) (res *types100.Result, since time.Time, err error) {
@@ -47,7 +47,7 @@ func Add(
 // Each calls the function add once for every interface of an attachment. The pool in this call has the interface's
 // policy. If the call fails for one of several interfaces, Each ends the leases of all interfaces. But if the
 // attachment had addresses before this ADD, all leases stay. The result fresh is true if the attachment had no address
-// before.
+// before this ADD.
 //
 // Interfaces with chosen addresses come first: if the pod cannot have such an address, nothing has changed for the
 // other interfaces yet. Interfaces with a chosen ENI come last. If they came first, each repetition of a failing ADD
@@ -123,7 +123,7 @@ func interfaceError(nic int, policies []Policy, err error) error {
 }
 
 // freeAllAddrs makes the addresses of all interfaces free again, because one interface got no address. If the
-// attachment had addresses before, it keeps all.
+// attachment had addresses before this ADD, it keeps all its addresses.
 func (p *Pool) freeAllAddrs(ctx context.Context, o Owner, policies []Policy, fresh bool) (failed error) {
 	if !fresh || len(policies) == 1 {
 		return nil

@@ -50,9 +50,10 @@ func (policy Policy) usesENI(id string, e registry.ENI) bool {
 		policy.Misfit(e) == ""
 }
 
-// Apart returns the name of a pod that uses the ENI, if this pod and the choosing pod cannot share the ENI. One of the
-// two pods then has or wants an exclusive ENI. An exclusive ENI is in a pool of its own: see derivedName. So a pod
-// that asks for no ENI gets none of its addresses.
+// Apart returns the name of a pod that uses the ENI, if the pod of this Choice cannot share the ENI with that pod. Two
+// pods cannot share an ENI if one of them has or wants the whole ENI. An ENI that a pod can have as a whole is in a
+// derived pool: see derivedName. So a pod that asks neither for an ENI nor for a whole ENI gets no address of such an
+// ENI.
 func (c Choice) Apart(s *registry.State, id string) (user string) {
 	if c.ENI == "" && !c.Exclusive {
 		return ""
@@ -153,7 +154,7 @@ func (p Place) Pick(s *registry.State, policy Policy, now time.Time) []netip.Add
 }
 
 // Unconfirmed reports whether the registry has unconfirmed addresses that pods of the pool must not get, and since
-// when. On a node that changes nothing in EC2, pods may get them.
+// when. On a node that changes nothing in EC2, pods may get unconfirmed addresses.
 func (policy Policy) Unconfirmed(s *registry.State) (since time.Time, ok bool) {
 	since, ok = s.Unconfirmed()
 	return since, ok && (policy.Provision != ProvisionNone || s.Rebuilt.Changes)
@@ -173,8 +174,8 @@ func (p Place) pick(s *registry.State, policy Policy, f Family, cutoff time.Time
 	return p.pickAssigned(s, f, cutoff)
 }
 
-// pickAssigned chooses the single address that has been free the longest. It leaves out addresses that became free
-// after cutoff, because other hosts may still remember the earlier pod.
+// pickAssigned chooses an address of the ENI that is in no prefix: the address that has been free the longest. It
+// leaves out addresses that became free after cutoff, because other hosts may still remember the earlier pod.
 func (p Place) pickAssigned(s *registry.State, f Family, cutoff time.Time) (best netip.Addr) {
 	if len(p.blocks) == 0 && p.leased == len(p.Addrs) {
 		return best // the ENI is full, like most ENIs of a large node
@@ -192,7 +193,7 @@ func (p Place) pickAssigned(s *registry.State, f Family, cutoff time.Time) (best
 	return best
 }
 
-// pickDelegated chooses an address of a prefix of the ENI. It tries the prefixes with the most leases first, so that
+// pickDelegated chooses an address of a prefix of the ENI. It begins with the prefix that has the most leases, so that
 // other prefixes become empty.
 func (p Place) pickDelegated(s *registry.State, f Family, cutoff time.Time) netip.Addr {
 	var blocks []block
@@ -212,8 +213,9 @@ func (p Place) pickDelegated(s *registry.State, f Family, cutoff time.Time) neti
 	return netip.Addr{}
 }
 
-// pickWithin chooses an address of a prefix. In a /28, it prefers an address that was never used, and then the one that
-// has been free the longest. A /80 has too many addresses to list, so pickWithin takes a random address.
+// pickWithin chooses an address of a prefix. In a /28, it prefers an address that was never used. Otherwise it chooses
+// the address that has been free the longest. A /80 has too many addresses to list, so pickWithin takes a random
+// address.
 func pickWithin(s *registry.State, b netip.Prefix, cutoff time.Time) (best netip.Addr) {
 	const few, tries = 8, 16
 	if b.Addr().BitLen()-b.Bits() > few {

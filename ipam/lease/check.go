@@ -18,7 +18,7 @@ import (
 // one check the pod.
 func check(ctx context.Context, r *plugin.Request[Config]) error {
 	s, err := view()
-	if registry.IsGarbage(err) { // counts as lost: the next change sets its file aside
+	if registry.IsGarbage(err) { // the registry counts as lost: the next change sets the file aside
 		s, err = &registry.State{}, nil
 	}
 	if err != nil {

@@ -15,12 +15,12 @@ import (
 )
 
 // This file is about addresses that a pod has chosen. While a chosen address cools, only the last pod of the address
-// can get the address. Other hosts may remember which pod had the address. What they remember stays true, because the
+// can get the address. Other hosts may remember which pod had the address. This knowledge stays true, because the
 // address returns to that pod.
 
 // hasCooled reports whether the pod can have the address that it has chosen. The last owner of the address waits only
-// while the registry's free addresses are unconfirmed. Any other pod can have the address if it became free before
-// cutoff, or if no pod of this node has had it.
+// while the registry's free addresses are unconfirmed. Any other pod can have the address if the address became free
+// before cutoff, or if no pod of this node has had the address.
 func (c Choice) hasCooled(s *registry.State, a netip.Addr, cutoff time.Time) bool {
 	if s.Leases.Has(a) {
 		return false
@@ -44,7 +44,7 @@ func (c Choice) wasLastOwner(s *registry.State, a netip.Addr) bool {
 	return ok && owner == c.Pod
 }
 
-// refusal returns why the pod cannot have what it has chosen, as far as the registry shows.
+// refusal returns an error if the registry shows why the pod cannot have what it has chosen.
 func (policy Policy) refusal(s *registry.State, o Owner, now time.Time) error {
 	if err := policy.Choice.checkMax(s, o); err != nil {
 		return err
@@ -191,7 +191,7 @@ func (policy Policy) reasonNotServed(e registry.ENI) string {
 	return cmp.Or(policy.Unserved(e), "this ENI serves no pods")
 }
 
-// AnyUnused reports whether an ENI for which a pod had asked has no lease now.
+// AnyUnused reports whether there is an ENI on request that has no lease.
 func AnyUnused(s *registry.State) bool {
 	for id, e := range s.ENIs {
 		if e.OnRequest && !HasLeases(s, id) {

@@ -15,13 +15,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// End ends the leases of an attachment, whose addresses then begin to cool. It calls neither EC2 nor metadata. If the
-// attachment has no lease, End returns no error.
+// End ends the leases of an attachment. The addresses of these leases then begin to cool. End calls neither EC2 nor
+// metadata. If the attachment has no lease, End returns no error.
 //
-// The argument hints has addresses that the attachment has had, as the caller says. If such an address has a lease
-// without a key, End ends this lease, too. The addresses of the original plugin's pods have such leases. But a runtime
-// may repeat an old DEL, and a running pod may have the address by now. So if the kernel shows the address in use, or
-// cannot be asked, the lease stays until a collection ends it.
+// The argument hints has the addresses that the attachment has had according to the caller. If such an address has a
+// lease without a key, End ends this lease, too. The addresses of the original plugin's pods have such leases. But a
+// runtime may repeat an old DEL, and a running pod may have the address by now. So if the kernel shows the address in
+// use, or cannot be asked, the lease stays until a collection ends it.
 func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) error {
 	found := map[netip.Addr]string{} // the addresses in hints whose leases have no key; value: NetNS of the lease
 	var unused, returns bool         // unused: there is an ENI to detach; returns: there is an address to release
@@ -73,7 +73,8 @@ func findAgain(s *registry.State, a netip.Addr) {
 
 // stillUsed reports whether an address is still in use: the namespace at place has it, or the node has a host route to
 // it. The place is where the kernel showed the address: a path, [routePlace], [TheNode], or "" if the place is not
-// known. stillUsed returns true for [TheNode] and "", and if it cannot read the namespace or the routes.
+// known. For [TheNode] and "", stillUsed returns true. It also returns true if it cannot read the namespace or the
+// routes.
 func (p *Pool) stillUsed(place string, a netip.Addr) bool {
 	switch {
 	case filepath.IsAbs(place):

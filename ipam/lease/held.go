@@ -23,9 +23,9 @@ import (
 // Release is the name of the mark that a DEL leaves if a process must release a chosen address to EC2.
 const Release = "release"
 
-// ToRelease reports whether a process must release an address to EC2 at once, because the address is free, and a pod
-// had chosen it. The pod may start again on another node. EC2 unassigns neither a primary address nor an address of a
-// prefix, so ToRelease returns false for these.
+// ToRelease reports whether a process must release an address to EC2 at once. Such an address is free, and a pod had
+// chosen it. This pod may start again on another node. EC2 unassigns neither a primary address nor an address of a
+// prefix, so ToRelease returns false for such addresses.
 func ToRelease(s *registry.State, a netip.Addr) bool {
 	if _, owned := s.Owners[a]; !owned || !s.Free.Has(a) {
 		return false
@@ -66,8 +66,8 @@ func AwaitedAddr(s *registry.State, a netip.Addr, now time.Time) bool {
 	return false
 }
 
-// If another node has the chosen address, an ADD waits before it asks EC2 again. The first waits are short, because
-// mostly the earlier pod has already ended.
+// If another node has the chosen address, an ADD waits before it asks EC2 again. The first waits are short, because the
+// earlier pod has usually ended already.
 const (
 	firstHeld = 500 * time.Millisecond
 	mostHeld  = 4 * time.Second
@@ -94,7 +94,7 @@ func (p *Pool) askWhileHeld(ctx context.Context, o Owner, from Source) (Allocati
 	}
 }
 
-// IsHeld reports whether err means that another node has the chosen address, and might release it.
+// IsHeld reports whether err means that another node has the chosen address, but might release it.
 func IsHeld(err error) bool {
 	e, ok := errors.AsType[*plugin.Error](err)
 	return ok && e.Code == plugin.CodeHeld

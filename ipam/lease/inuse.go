@@ -19,10 +19,10 @@ import (
 )
 
 // NotesUse wraps the commands of a plugin that runs after ipam. If the kernel refuses a leased address, because another
-// slave of the ENI has it, NotesUse records that the address is in use. No pod then gets it until a collection has seen
-// that no namespace has it. The kernel refuses the address if an earlier pod's namespace still exists after the DEL of
-// the earlier pod. That DEL has removed the node's host route to the address, so the ADD has found no host route. A
-// search of all namespaces would find such addresses earlier, but would make every ADD slower.
+// slave of the ENI has it, NotesUse records that the address is in use. No pod then gets the address until a collection
+// has seen that no namespace has it. The kernel refuses the address if the namespace of an earlier pod still exists
+// after the DEL of that pod. That DEL has removed the node's host route to the address, so the ADD has found no host
+// route. A search of all namespaces would find such addresses earlier, but would make every ADD slower.
 func NotesUse[C any](c plugin.Commands[C]) plugin.Commands[C] {
 	add := c.Add
 	c.Add = func(ctx context.Context, r *plugin.Request[C]) (*types100.Result, error) {

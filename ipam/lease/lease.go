@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package lease leases the addresses of the node to its pods. It has the part of the ipam plugin that needs neither EC2
-// nor the metadata service. It does not import the AWS SDK, so that an ADD that finds a free address does not load it.
+// nor the metadata service. It does not import the AWS SDK. So an ADD that finds a free address does not load the SDK.
 //
 // An ADD that finds a free address only writes a lease to the registry ([Pool.Take]). If no address is free, the ADD
 // waits for its turn, and then asks EC2 by a [Source] ([Pool.Acquire]). The Source of package ipam asks in the same
@@ -14,7 +14,7 @@
 //   - An address has only one owner. The owner has the address before its ADD answers, and keeps it until its
 //     DEL has begun.
 //   - Before an ADD answers, it checks the node's routes. If a route shows that another pod has the address, the ADD
-//     does not use it.
+//     does not use the address.
 package lease
 
 //go:generate go run ../../internal/codec/gen

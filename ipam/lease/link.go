@@ -61,7 +61,7 @@ func (p *Pool) linkUp(ctx context.Context, s *registry.State, id string) (string
 
 // hasNoSlaves reports whether the link of an ENI has no slaves. The kernel gives a new MTU to all slaves, even if their
 // pods should have another MTU. But IPv6 on the slaves keeps the old MTU: see [nl.MTU6]. A kernel without macvlan does
-// not report slaves. There, a link that is down counts as a link without slaves.
+// not report slaves. On such a kernel, a link that is down counts as a link without slaves.
 func (p *Pool) hasNoSlaves(link nl.Link) bool {
 	err := p.Host.Unshared(link)
 	return err == nil || !link.Up && !errors.Is(err, nl.ErrShared)
@@ -77,8 +77,9 @@ func (p *Pool) ignoreRouters(e registry.ENI, link string) error {
 		Optional: true}}}.Add()
 }
 
-// findLink finds the link of an ENI. It looks first for the name in the registry, and then for the MAC address. If the
-// link is not on the node, the error matches fs.ErrNotExist.
+// findLink finds the link of an ENI. It looks for a link with the name that the registry has. If this link does not
+// belong to the ENI, findLink looks for a link with the ENI's MAC address. If the link is not on the node, the error
+// matches fs.ErrNotExist.
 func (p *Pool) findLink(ctx context.Context, s *registry.State, id string) (nl.Link, error) {
 	eni := s.ENIs[id]
 	if eni.Link != "" && eni.Missed.IsZero() {

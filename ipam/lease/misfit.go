@@ -23,10 +23,11 @@ import (
 // counts as an ENI of others, because it may belong to another pool.
 
 // An ENI with unknown tags may be an ENI of others. If there are several pools, such an ENI serves no pods until EC2
-// answers. With one pool, it serves pods if the role has no permission to ask EC2, or if the provision is "none".
+// answers. With only one pool, such an ENI serves pods if the role has no permission to ask EC2, or if the provision is
+// "none".
 
 // Misfit returns why an ENI serves no pods of the policy's pool, or "" if it serves them. Pods that already have an
-// address of the ENI keep it.
+// address of the ENI keep this address.
 func (policy Policy) Misfit(e registry.ENI) string {
 	switch {
 	case !policy.knowsTags(e) && e.IsBoot():
@@ -67,8 +68,8 @@ func (policy Policy) Unserved(e registry.ENI) string {
 	return policy.Misfit(e)
 }
 
-// Unclear reports whether the tags of the ENI's subnet are the only reason why the ENI serves no pods. The node may not
-// know these tags, or may have old ones, so the caller asks EC2 for the tags.
+// Unclear reports whether the tags of the ENI's subnet are the only reason why the ENI serves no pods. Perhaps the node
+// does not know these tags, or has old ones. So the caller asks EC2 for the tags.
 func (policy Policy) Unclear(e registry.ENI) bool {
 	return policy.knowsTags(e) && policy.Misfit(e) != "" && policy.hasGroups(e) && !policy.Requestable(e.Tags)
 }

@@ -25,8 +25,8 @@ type Shelf struct{ Dir, Below string }
 // runtimes keep namespaces that have names. The directory /proc also shows namespaces without names.
 var Shelves = []Shelf{{"/run/netns", ""}, {"/run/docker/netns", ""}, {"/proc", "ns/net"}}
 
-// paths lists the paths of the namespaces on a Shelf. If the directory is missing, the list is empty. The function
-// filepath.Glob would ignore all errors of the directory.
+// paths lists the paths of the namespaces on a Shelf. If the directory is missing, the list is empty. paths does not
+// call filepath.Glob, because Glob ignores errors when it reads a directory.
 func (s Shelf) paths() (paths []string, err error) {
 	entries, err := os.ReadDir(s.Dir)
 	if gone(err) {
@@ -101,8 +101,8 @@ func (w *walk) visit(path string) {
 	}
 }
 
-// hostProcess is the path of process 1's namespace, which is the node's own. In a sandbox, even root may be unable to
-// read it.
+// hostProcess is the path of process 1's namespace, which is the node's own. In a sandbox, perhaps even root cannot
+// read this path.
 const hostProcess = "/proc/1/ns/net"
 
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }

@@ -20,7 +20,7 @@ import (
 // An ENI whose link is not on the node can serve no pods. An operator or another program may have detached the ENI, the
 // driver may have failed, or the link may never have appeared. The process that finds the link missing records the time
 // in the registry, so that only one ADD waits for the link. A growth, a collection, and an ADD without a free address
-// look for the link again. If the link is there, they remove the record.
+// look for the link again. If they find the link, they remove the record.
 
 // ErrNoLink means that the link of an ENI is not on the node, and that no process should wait for the link.
 var ErrNoLink = errors.New("its link is not on the node")
@@ -86,7 +86,7 @@ func linkError(a Allocation, err error) error {
 	return plugin.Errorf(plugin.CodeTryAgain, hint, "%s (%s) with the addresses %v: %w", a.ID, a.ENI.MAC, a.Addrs, err)
 }
 
-// freeAddrs ends the leases that the owner has just got. No pod has used the addresses, so they do not cool.
+// freeAddrs ends the leases that the owner has just got. No pod has used the addresses of these leases.
 func (p *Pool) freeAddrs(ctx context.Context, o Owner) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		for _, a := range s.HeldBy(o.Key, o.NIC) {
@@ -106,7 +106,7 @@ func endUnusedLease(s *registry.State, a netip.Addr) {
 }
 
 // awaitLink waits for the link of a new ENI, until [registry.LinkPatience] after a process first found the link
-// missing. First, it records that the link is missing, so that other ADDs prefer other ENIs.
+// missing. Before awaitLink waits, it records that the link is missing, so that other ADDs prefer other ENIs.
 func (p *Pool) awaitLink(ctx context.Context, e registry.ENI, id string) (nl.Link, error) {
 	var now time.Time
 	err := p.Registry.Change(ctx, func(s *registry.State) {

@@ -81,9 +81,9 @@ type Allocation struct {
 	seen *registry.State // the state from which the addresses were chosen
 }
 
-// The reasons why an ADD has to ask EC2. For ErrUnknown, the ADD first asks the metadata service. ErrPeers means that
-// the registry has no list of peers. An old list is good enough. But without a list, the pod would never get the routes
-// to the peers.
+// The reasons why an ADD has to ask EC2. For ErrUnknown, the ADD asks the metadata service before it asks EC2. ErrPeers
+// means that the registry has no list of peers. An old list is good enough. But without a list, the pod would never get
+// the routes to the peers.
 var (
 	ErrNone    = errors.New("no address is free")
 	ErrUnknown = errors.New("this node's ENIs are not known yet")
@@ -116,9 +116,9 @@ func (p *Pool) Take(ctx context.Context, o Owner) (Allocation, error) {
 		if err != nil {
 			return a, err
 		}
-		// Pods of the original plugin have no leases, but the node has a host route to each. The route may also come
-		// from another ADD of this attachment, which has ended or still runs. In this case, the owner's namespace has
-		// the address.
+		// Pods of the original plugin have no leases, but the node has a host route to each of them. A host route may
+		// also come from another ADD of this attachment, which has ended or still runs. In this case, the owner's
+		// namespace has the address.
 		taken, err := p.addrsWithRoute(a.Addrs)
 		if n := len(taken); err == nil && n > 0 {
 			taken, err = missingAddrs(taken, o.NetNS)
@@ -233,8 +233,8 @@ func (p *Pool) reasonToAsk(s *registry.State, eni string) error {
 }
 
 // Unknown reports whether a process has to call Learn, because the registry has no ENI or does not know the instance.
-// If the registry is lost while a process waits for EC2, this process may record an ENI in a registry that does not
-// know the instance.
+// If the registry is lost while a process waits for EC2, this process may record an ENI in a registry without the
+// instance.
 func Unknown(s *registry.State) bool { return len(s.ENIs) == 0 || s.Instance.ID == "" }
 
 // StaleMetadata is how long the metadata service may still list an address that has left its ENI. It is twice the
@@ -246,7 +246,7 @@ const StaleMetadata = 10 * time.Minute
 //   - waiters whose deadline has passed
 //   - ADDs that have given up, and were not repeated soon
 //   - failures that are older than registry.MostWait: all ADDs of that time have stopped waiting
-//   - the entries of Owners: if the address is not free, or has cooled for all networks and needs no release to EC2
+//   - the entries of Owners whose address is not free, or has cooled for all networks and needs no release to EC2
 //   - the free addresses of a /80 that have cooled and have no owner: a /80 has too many addresses to keep them all
 func pruneState(s *registry.State, policy Policy, now time.Time) {
 	for key, w := range s.Waiters {
@@ -272,8 +272,8 @@ func pruneState(s *registry.State, policy Policy, now time.Time) {
 	}
 }
 
-// notePruned records in the prefix of the address a that a lease ended at this time. The registry forgets when a became
-// free, but a collection must not count the prefix as free for longer.
+// notePruned records, in the entry of the address's prefix, when the last lease of the address ended. The registry
+// forgets when the address became free. But a collection must not count the prefix as free before this time.
 func notePruned(s *registry.State, eni string, a netip.Addr, ended time.Time) {
 	s.Edit(eni, func(e *registry.ENI) {
 		for i, b := range e.Prefixes {
@@ -284,15 +284,15 @@ func notePruned(s *registry.State, eni string, a netip.Addr, ended time.Time) {
 	})
 }
 
-// Note copies parts of the configuration into the registry, for a collection that does not have the configuration. They
-// go into the entries of the pool's ENIs. They also go into the entries of the ENIs of derived pools, because perhaps
-// no pod asks for a derived pool again.
+// Note copies parts of the configuration into the registry, for a collection that does not have the configuration. Note
+// writes these parts into the entries of the pool's ENIs. It also writes them into the entries of the ENIs of derived
+// pools, because perhaps no pod asks for a derived pool again.
 func (p *Pool) Note(s *registry.State) {
 	for id, e := range s.ENIs {
 		takes := p.Policy.usesENI(id, e) && p.Policy.Choice.ENI == ""
 		own := e.Pool == p.Policy.Pool || Origin(e.Pool) == p.Policy.Pool
 		if takes || (e.Serving || e.Managed) && own {
-			e.Configure(p.Policy.Misfit(e) == "", p.Policy.Serves(e), p.Policy.Keep) // the ENI may not fit now
+			e.Configure(p.Policy.Misfit(e) == "", p.Policy.Serves(e), p.Policy.Keep) // perhaps the ENI no longer fits
 			s.ENIs[id] = e
 		}
 	}
@@ -326,7 +326,8 @@ func (policy Policy) sortByFamily(addrs []netip.Addr) []netip.Addr {
 	return addrs
 }
 
-// giveUpTime returns when the process of an ADD gives up: at the deadline of ctx, or in a minute if ctx has none.
+// giveUpTime returns when the process of an ADD gives up: at the deadline of ctx, or in a minute if ctx has no
+// deadline.
 func giveUpTime(ctx context.Context) time.Time {
 	if d, ok := ctx.Deadline(); ok {
 		return d

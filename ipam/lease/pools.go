@@ -23,9 +23,10 @@ const AnnotationPool = "cni-ipvlan-vpc-k8s/pool"
 // Validate before.
 func (c *Config) Policies() []Policy { return slices.Clone(c.pools) }
 
-// Choose returns the policy of the pool that serves a pod: the pool for which the pod asks, or the pool with the most
-// precise entry for the pod's namespace, or the default pool. If the namespace has no permission to ask for the pool,
-// Choose returns an error.
+// Choose returns the policy of the pool that serves a pod. If the pod asks for a pool, this pool serves the pod.
+// Otherwise, the pool with the most precise entry for the pod's namespace serves the pod. If no pool has an entry for
+// the namespace, the default pool serves the pod. If the namespace has no permission to ask for the pool, Choose
+// returns an error.
 func (c *Config) Choose(pod plugin.Pod) (Policy, error) {
 	if name := c.RuntimeConfig.Annotations[AnnotationPool]; name != "" {
 		return c.requestedPool(pod, name)
@@ -33,8 +34,8 @@ func (c *Config) Choose(pod plugin.Pod) (Policy, error) {
 	return c.servingPool(pod.Namespace), nil
 }
 
-// Routed returns the names of the pools with dataPath veth, and the names of the pools with ipvlan. The caller must
-// have called Validate before.
+// Routed returns the names of the pools whose "dataPath" is "veth", and the names of the pools whose "dataPath" is
+// "ipvlan". The caller must have called Validate before.
 func (c *Config) Routed() (veth, ipvlan []string) {
 	for _, p := range c.pools {
 		name := cmp.Or(p.Pool, DefaultPool)

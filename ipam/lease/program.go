@@ -14,8 +14,8 @@ import (
 )
 
 // GrowProgram is the program that can ask EC2. It contains the AWS SDK, so it starts more slowly than the plugins. An
-// ADD executes GrowProgram only if it finds no free address. One ADD at a time does this: see [Source]. The CNI
-// specification (section 4) calls such an execution a delegation.
+// ADD executes GrowProgram only if [IsNone] returns true for the error of Take. One ADD at a time does this: see
+// [Source]. The CNI specification (section 4) calls such an execution a delegation.
 const GrowProgram = "cni-ipvlan-vpc-k8s-grow"
 
 // acquireArg is the first argument of a GrowProgram that only leases addresses for its parent process. The parent then

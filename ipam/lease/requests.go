@@ -18,8 +18,8 @@ import (
 )
 
 // A pod may ask for its interfaces (see package nic) if a [Permission] allows it. If a pod asks for a subnet, for
-// security groups or for an ENI, a derived pool serves it, with ENIs of its own. Pods with the same request share a
-// derived pool.
+// security groups, for an ENI or for a whole ENI, a derived pool serves the pod. A derived pool has its own ENIs. Pods
+// with the same request share a derived pool.
 
 // A Choice is what a pod has chosen for one of its interfaces. In the zero Choice, the pod has chosen nothing, and the
 // policy decides.
@@ -113,8 +113,8 @@ type grant struct {
 	takeover bool                // the node may take the pod's addresses from ended instances
 }
 
-// grantFor combines all permissions that allow everything that a pod asks for. If there is none, the error names what
-// the first permission for the pod's namespace does not allow.
+// grantFor combines all permissions that allow everything that a pod asks for. If no permission allows everything, the
+// error names what the first permission for the pod's namespace does not allow.
 func (c *Config) grantFor(pod plugin.Pod, asked []nic.Request) (all grant, _ error) {
 	if !slices.ContainsFunc(asked, nic.Request.Asks) && len(asked) == 1 {
 		return grant{}, nil
@@ -199,7 +199,8 @@ func Derived(pool string) (from string, ok bool) {
 	return from, ok
 }
 
-// Origin returns the configured pool from which a pool is derived, or the pool itself.
+// Origin returns the configured pool from which a pool is derived. If the pool is not derived, Origin returns the pool
+// itself.
 func Origin(pool string) string {
 	from, derived := Derived(pool)
 	if derived && from == DefaultPool {
@@ -233,8 +234,8 @@ func (policy Policy) Requestable(tags map[string]string) bool {
 }
 
 // Heed records the request tags of the network in the registry: the tags of the ENIs for which its pods may ask. It
-// returns the policy with the request tags of all networks of the node, so that the policy's pool does not use these
-// ENIs. If network is empty, the policy is for all conflists of the node.
+// returns the policy with the request tags of all networks of the node. So the policy's pool does not use the ENIs with
+// these tags. If network is empty, the policy is for all conflists of the node.
 func (policy Policy) Heed(s *registry.State, network string) Policy {
 	if len(s.OnRequest)+len(policy.requests) == 0 {
 		return policy
@@ -263,7 +264,7 @@ func Together(policies []Policy) []Policy {
 
 // Common returns one policy for a collection, from the policies of a node's networks. The policy has only values that
 // all pools of a network share. Its Provision is the one that allows the fewest changes, because a network may forbid
-// what another allows.
+// changes that another network allows.
 //
 // The field Changes is true if a network allows changes in EC2: metadata may lag behind such a change. The field
 // AnyMakesENIs is true if a network may create ENIs. The collection then sets DeleteOnTermination of these ENIs.

@@ -76,7 +76,7 @@ func AddPrimary(r *types100.Result, e registry.ENI) {
 // Recall computes, from the registry and the configuration, the result of the ADD that has made the lease l. The
 // argument addrs has the addresses of the lease's owner. Recall does not know the requests in the pod's annotations. A
 // pod keeps its data path even if the configuration changes, so the function isRouted reports whether the pod is
-// routed. The argument configured of isRouted is what the configuration now wants.
+// routed. The argument configured of isRouted is true if the configuration now wants a routed pod.
 func Recall(
 	s *registry.State, l registry.Lease, addrs []netip.Addr, c *Config, isRouted func(configured bool) bool,
 ) (*types100.Result, error) {
@@ -94,7 +94,7 @@ func Recall(
 
 // appendInterface adds a further interface to the pod's result r. The argument added is the result of the further
 // interface. appendInterface copies no routes, because a pod uses a further interface only to answer packets that came
-// in there.
+// in through it.
 func appendInterface(r, added *types100.Result) {
 	index := len(r.Interfaces)
 	r.Interfaces = append(r.Interfaces, added.Interfaces...)

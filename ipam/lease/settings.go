@@ -121,8 +121,9 @@ func (p *Pool) putBackSettings(ctx context.Context, whole map[string]registry.EN
 	}
 }
 
-// forgetSettings removes the settings from an ENI's entry, because the link has these settings again. If the settings
-// in the entry now differ from the argument recorded, or a pod has a lease on the ENI, the entry stays as it is.
+// forgetSettings removes the settings from an ENI's entry, because the link has these settings again. If a pod has a
+// lease on the ENI, the entry stays as it is. The entry also stays if its settings differ from the settings in the
+// argument "recorded".
 func (p *Pool) forgetSettings(ctx context.Context, id string, recorded nl.Settings) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		if e, ok := s.ENIs[id]; ok && maps.Equal(e.Settings, recorded) && !HasLeases(s, id) {

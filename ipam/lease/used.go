@@ -15,17 +15,17 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Any process on a node can make network namespaces with links that have any addresses and MAC addresses. So an address
-// counts as used only at an ENI's link itself, or at a slave of it. Only the node's root can make a slave, and the
-// kernel shows its master: see [nl.NS.Slaves].
+// Any process on a node can make network namespaces with links that have any IP addresses and any MAC addresses. So an
+// address in a namespace counts as used only if it is on an ENI's link, or on a slave of this link. Only the node's
+// root can make a slave, and the kernel shows the slave's master: see [nl.NS.Slaves].
 //
-// A pod with CAP_NET_ADMIN can give its own link further addresses of the ENI, if no other pod has them. They count as
-// used by this pod. The pod can take no more addresses than the ENI has, and no more than mostOfPrefix addresses of a
-// /80.
+// A pod with CAP_NET_ADMIN can add further addresses of the ENI to its own link, if no other pod has them. These
+// addresses count as used by this pod. The pod can take no more addresses than the ENI has, and no more than
+// mostOfPrefix addresses of a /80.
 
 // mostOfPrefix limits how many IPv6 addresses one namespace can use on one ENI: further addresses do not count as used.
-// Without this limit, one pod could use any number of addresses of a /80. A pod needs one for each of its interfaces.
-// The limit is also higher than the number of single IPv6 addresses of an ENI.
+// Without this limit, one pod could use any number of addresses of a /80. A pod needs one IPv6 address for each of its
+// interfaces. The limit is also higher than the number of single IPv6 addresses of an ENI.
 const mostOfPrefix = 64
 
 // routePlace is the place of an address to which the node has a host route. A pod has this address, perhaps in a
@@ -68,8 +68,8 @@ func (u Used) Shows(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	return u.AtENI(s, a, l) || u.By[At{"", a}] != ""
 }
 
-// AtENI reports whether a leased address is in use at the link of an ENI, or at a slave of this link. The ENI is the
-// one in the lease, or the one that has the address now.
+// AtENI reports whether a leased address is in use at the link of an ENI, or at a slave of this link. This is the ENI
+// that the lease names, or the ENI that has the address now.
 func (u Used) AtENI(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	if u.By[At{s.ENIs[l.ENI].MAC, a}] != "" {
 		return true
@@ -96,8 +96,8 @@ func (u Used) InPod(mac string) bool {
 	return !here && (u.cards[mac] || !u.sought)
 }
 
-// Holds reports whether the pod of a lease without a key may still exist: the address is in use, or the namespace of
-// the lease still has the ENI's link or a slave of it.
+// Holds reports whether the pod of a lease without a key may still exist. In this case, the address is in use, or the
+// namespace of the lease still has the ENI's link or a slave of it.
 func (u Used) Holds(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	_, linked := u.addrCount[s.ENIs[l.ENI].MAC+l.NetNS]
 	return linked || u.Shows(s, a, l)
@@ -191,9 +191,9 @@ func (u Used) addLink(mac, netns string, c nl.Carrier) {
 	u.addrCount[mac+netns] = n
 }
 
-// Used does what UsedAddrs does, for the ENIs of the registry and those with the MAC addresses macs. It also adds the
-// addresses to which the node has a host route. Such a route leads to a pod, perhaps in a namespace that this process
-// cannot see.
+// Used does what UsedAddrs does, for the ENIs of the registry, and for the ENIs with the MAC addresses macs. It also
+// adds the addresses to which the node has a host route. Such a route leads to a pod, perhaps in a namespace that this
+// process cannot see.
 func (p *Pool) Used(macs ...string) Used {
 	if s, err := p.Registry.View(); err == nil {
 		macs = append(MACs(s), macs...)

@@ -42,7 +42,7 @@ func (p *Pool) forgetGivenUp(s *registry.State, o Owner) {
 }
 
 // GiveUp removes the owner from the waiters, so that no growth asks EC2 for the owner's address. If the process is
-// killed first, the owner counts as a waiter until its deadline.
+// killed before it calls GiveUp, the owner counts as a waiter until its deadline.
 func (p *Pool) GiveUp(ctx context.Context, o Owner) error {
 	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 		removeWaiter(s, o.waiterKey(), time.Now())

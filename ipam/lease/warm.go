@@ -59,7 +59,7 @@ func (p *Pool) Ready(s *registry.State, now time.Time) int {
 }
 
 // scarceFamily returns the family whose addresses can become scarce in the pool. It is IPv4 if the pool's pods have
-// IPv4, and IPv6 if not.
+// IPv4, and otherwise IPv6.
 func (policy Policy) scarceFamily() Family {
 	if slices.Contains(policy.Families, IPv4) {
 		return IPv4
@@ -67,8 +67,8 @@ func (policy Policy) scarceFamily() Family {
 	return IPv6
 }
 
-// Wanted returns how many free addresses the pool wants: warm.min, or the number of pods that the node may still get,
-// if that is lower.
+// Wanted returns how many free addresses the pool wants. This is the lower of warm.min and the number of pods that the
+// node may still get.
 func (policy Policy) Wanted(s *registry.State) int { return min(policy.Warm.Min, policy.More(s)) }
 
 // More returns how many more pods the node may get until it has maxPods pods.
@@ -85,7 +85,8 @@ func (policy Policy) More(s *registry.State) int {
 	return max(policy.MaxPods-pods, 0)
 }
 
-// Plenty is what CountOf adds for a /80, which has too many addresses to count. No node has so many pods.
+// Plenty is the number that CountOf adds for a /80, because a /80 has too many addresses to count. No node has so many
+// pods.
 const Plenty = 1 << 20
 
 // Ready counts the addresses that pods of the pool with this name could get now. It does not count addresses that
