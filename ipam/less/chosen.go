@@ -21,10 +21,10 @@ import (
 // The functions of this file release chosen addresses to EC2 as soon as no pod has them. The pod that has chosen an
 // address may start again on another node. The pod's DEL leaves the mark that starts such a release.
 
-// ReleaseChosen releases to EC2 the chosen addresses that no pod has, and returns them. While a growth is under way, or
-// EC2 throttles or does not answer, ReleaseChosen tries again until ctx is done. It first looks at the kernel, to prove
-// that no process of the node uses the addresses. An address that a DEL frees after this look waits for the next
-// ReleaseChosen, which the DEL's mark starts.
+// ReleaseChosen releases to EC2 the chosen addresses that no pod has, and returns these addresses. While a growth is
+// under way, or EC2 throttles or does not answer, ReleaseChosen tries again until ctx is done. Before the first try, it
+// looks at the kernel, to prove that no process of the node uses the addresses. An address that a DEL frees after this
+// look waits for the next ReleaseChosen, which the DEL's mark starts.
 func (p *Node) ReleaseChosen(ctx context.Context) ([]netip.Addr, error) {
 	s, err := p.Registry.View()
 	if err != nil || !lease.AnyToRelease(s) || p.Policy.Provision == lease.ProvisionNone {
@@ -58,7 +58,7 @@ func (p *Node) releaseChosen(ctx context.Context, c *Collecting) error {
 	if p.Policy.Provision == lease.ProvisionNone {
 		return p.forgetReleases(ctx)
 	}
-	failed := p.repeatReleases(ctx, c) // if EC2 does not answer, perhaps only these ENIs are the cause: go on
+	failed := p.repeatReleases(ctx, c) // after an error, go on: perhaps only the ENIs of these releases are the cause
 	c.unanswered = false               // an earlier attempt may have set it
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		for _, pick := range []picker{c.chosenAddrs(netip.Addr.Is4), c.chosenAddrs(netip.Addr.Is6)} {
@@ -71,9 +71,9 @@ func (p *Node) releaseChosen(ctx context.Context, c *Collecting) error {
 }
 
 // forgetReleases deletes the old intents of unfinished releases. Collections call it if a network of the node has the
-// provision "none", because they then release and repeat nothing. If EC2 has not carried out the release, metadata
-// shows the address again, and pods can have the address. forgetReleases also forgets for whom an address waits for its
-// release, so that other pods can have the address.
+// provision "none", because such collections release nothing. If EC2 has not carried out a release, metadata still
+// shows the address, and pods can get it again. forgetReleases also forgets the owners of free addresses that wait for
+// a release. Other pods can then get these addresses.
 func (p *Node) forgetReleases(ctx context.Context) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		book.LeftReleases(s) // deletes the intents whose addresses the registry has again
@@ -103,9 +103,9 @@ func (c *Collecting) chosenAddrs(family func(netip.Addr) bool) picker {
 }
 
 // isUnused reports whether an address of the ENI was unused when the collection looked at the kernel. If a lease of the
-// address has ended since this look, the address counts as used, because the lease's pod may have started after the
-// look. An address for which an ADD waits counts as used. While the ENI's link is not on the node, each address counts
-// as used, because another instance may have the ENI.
+// address has ended since this look, the address counts as used: the lease's pod may have started after the look. An
+// address for which an ADD waits counts as used. While the ENI's link is not on the node, each address counts as used,
+// because another instance may have the ENI.
 func (c *Collecting) isUnused(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
 	return !e.NoLink(now) && !c.Used.Partial && c.Used.Of(e.MAC, a) == "" && !c.Used.InPod(e.MAC) &&
 		!s.FreedAfter(a, c.Used.Looked) && !lease.AwaitedAddr(s, a, now)

@@ -21,8 +21,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// missingGrace is how long a pod must be gone before its lease ends without a DEL: one collection records that the pod
-// is gone, and a later one ends the lease.
+// missingGrace is how long a pod must be gone before its lease ends without a DEL. One collection records that the pod
+// is gone, and a later collection ends the lease.
 const missingGrace = time.Minute
 
 // ReleaseUnneeded releases what this node does not need. It deletes ENIs before it unassigns idle addresses, because a
@@ -137,7 +137,7 @@ func (p *Node) deleteEmptyENIs(ctx context.Context, c *Collecting) error {
 	return failed
 }
 
-// drainingFirst compares two ENIs for a sort, so that draining ENIs come before all others.
+// drainingFirst compares two ENIs for a sort, so that draining ENIs come before all other ENIs.
 func drainingFirst(a, b registry.ENI) int {
 	switch {
 	case a.Draining == b.Draining:

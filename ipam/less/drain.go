@@ -26,7 +26,8 @@ import (
 // If the registry is lost, EC2 still shows which ENIs it is detaching: see book.Leaving.
 //
 // A killed process leaves its note. If EC2 has had time to settle, and still shows the ENI as attached, EC2 has not
-// begun to detach the ENI (EC2 API reference, "Eventual consistency").
+// begun to detach the ENI (EC2 API reference, "Eventual consistency"). In this case, a later process may remove the
+// note and the mark.
 
 // errUndrained means that another process has removed the mark of an ENI meanwhile.
 var errUndrained = errors.New("it serves pods again")
@@ -187,7 +188,7 @@ func inTransition(err error) bool {
 
 // staysAttached reports whether the ENI certainly stays attached after detachENI has failed with err. If the ENI had
 // the mark before, an earlier process may have begun to detach it. In this case, staysAttached returns true only if the
-// role has no permission to detach ENIs, because no process of this node can then detach the ENI.
+// role has no permission to detach ENIs. Without this permission, no process of this node can detach the ENI.
 func (m markedENI) staysAttached(err error) bool {
 	return detachNotBegun(err) && (!m.wasMarked || errors.Is(err, aws.ErrDenied))
 }

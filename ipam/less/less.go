@@ -3,7 +3,7 @@
 
 // Package less releases what the node does not need: addresses, prefixes and ENIs. It ends leases of pods that are
 // gone. EC2 may give a released address to another node at once. So package less proves that no pod has the address,
-// and removes it from the registry, before it asks EC2.
+// and removes the address from the registry, before it calls EC2.
 package less
 
 import (
@@ -21,8 +21,8 @@ type Node struct{ known.Node }
 // A Collection says what a run of registry-gc may release.
 type Collection struct {
 	FreeAfter time.Duration  // release addresses that have been free for this time
-	Max       int            // unassign at most this many addresses, and delete no ENI; negative: no limit
-	Conflists []lease.Policy // what the node's conflists want to keep; nil: not known
+	Max       int            // if 0 or more: unassign at most this many addresses, and delete no ENI
+	Conflists []lease.Policy // the policies of the node's conflists; nil: not known
 
 	// ReuseWait returns how long the addresses of a pool cool. A collection does not release a cooling address, because
 	// EC2 may give it to another pod at once. If ReuseWait is nil, only FreeAfter counts.
@@ -40,7 +40,7 @@ func (c Collection) wait(pool string) time.Duration {
 // leastFree returns how long an address of the pool must be free after its last lease, before a collection releases it.
 func (c Collection) leastFree(pool string) time.Duration { return max(c.FreeAfter, c.wait(pool)) }
 
-// spareReady returns how many ready addresses the pool has more than it wants to keep. A cooling address is not ready:
+// spareReady returns how many more ready addresses the pool has than it wants to keep. A cooling address is not ready:
 // if it counted, the collection would release the addresses that the next pods need.
 func (c Collection) spareReady(s *registry.State, pool string, now time.Time) int {
 	return lease.Ready(s, pool, now.Add(-c.wait(pool))) - s.Warm[pool].Left()

@@ -82,7 +82,7 @@ func (p *Node) detachIfIdle(ctx context.Context, id string, used lease.Used) (de
 	return err == nil && p.isForgotten(id), err // detachChosen also returns nil if the ENI stays for a pod
 }
 
-// mustDetach reports whether pods had asked for the ENI, and no pod uses it or waits for it any more.
+// mustDetach returns true if pods had asked for the ENI, but no pod uses it or waits for it any more.
 func (p *Node) mustDetach(s *registry.State, id string, used lease.Used) bool {
 	e := s.ENIs[id]
 	return (e.OnRequest || p.Policy.Requestable(e.Tags)) && e.Detachable() && !e.Foreign &&
@@ -102,7 +102,7 @@ func unused(s *registry.State, id string, used lease.Used) bool {
 }
 
 // detachChosen detaches an ENI, waits until EC2 has detached it, and removes it from the registry. Before each step, it
-// looks at EC2's description of the ENI. The ENI stays on this node if a pod uses it by now, or its owner forbids
+// looks at EC2's description of the ENI. The ENI stays on this node if a pod uses it by now, or if its owner forbids
 // changes.
 func (p *Node) detachChosen(ctx context.Context, id string, used lease.Used, m markedENI) error {
 	const every = time.Second

@@ -86,7 +86,7 @@ func (p *Node) Remove(ctx context.Context, id string) error {
 
 // deleteENI detaches an ENI, deletes it, and then removes it from the registry. It continues the work of an earlier
 // deleteENI. If EC2 fails, the ENI stays draining, because EC2 may detach it now or soon, and the next collection
-// continues. If the role has no permission to delete the ENI, the ENI is detached, and takes no slot. The argument
+// continues. If the role has no permission to delete the ENI, the ENI is only detached, and takes no slot. The argument
 // description is EC2's latest description of the ENI, or nil.
 func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, description []aws.ENI) error {
 	err := p.detachAndDelete(ctx, id, used, description)
@@ -141,9 +141,9 @@ func (p *Node) DeleteDraining(ctx context.Context, s *registry.State) (*registry
 	return p.Registry.View()
 }
 
-// DeleteUnwanted frees a slot for a new ENI: it deletes one empty ENI that gets no new pods. It returns the state
-// afterwards. An operator has retired this ENI, or the configuration no longer has its pool. Other empty ENIs stay, so
-// that two pools do not take a slot from each other again and again.
+// DeleteUnwanted frees a slot for a new ENI: it deletes one empty ENI that gets no new pods. An operator has retired
+// this ENI, or the configuration no longer has its pool. Other empty ENIs stay, so that two pools do not take a slot
+// from each other again and again. DeleteUnwanted returns the state afterwards.
 func (p *Node) DeleteUnwanted(ctx context.Context, s *registry.State) (*registry.State, error) {
 	if !p.MakesENIs() {
 		return s, nil
@@ -266,8 +266,9 @@ func isDeleteDenied(err error) bool {
 // errDeleted means that an ENI is deleted.
 var errDeleted = errors.New("it is deleted")
 
-// stepToDelete makes the next step to delete an ENI that EC2 has just described: it detaches the ENI, or deletes it, or
-// does nothing while EC2 detaches it. It returns true if this process has asked EC2 to detach the ENI, now or earlier.
+// stepToDelete makes the next step to delete an ENI that EC2 has just described: it detaches the ENI, or deletes it.
+// While EC2 detaches the ENI, stepToDelete does nothing. It returns true if this process has asked EC2 to detach the
+// ENI, now or earlier.
 func (p *Node) stepToDelete(ctx context.Context, e aws.ENI, used lease.Used, detached bool) (_ bool, err error) {
 	if err := p.undeletableError(e, used, detached); err != nil {
 		return detached, err

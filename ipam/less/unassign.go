@@ -33,8 +33,9 @@ func (c *Collecting) isIdle(s *registry.State, e registry.ENI, a netip.Addr, now
 	return free && now.Sub(since) >= least && c.Used.Of(e.MAC, a) == "" && !c.Used.Partial
 }
 
-// isIdlePrefix reports whether all addresses of a prefix have been free for at least FreeAfter, and none cools. The
-// registry does not have all addresses of a /80 that cool: Since of the /80 may be the end of a lease.
+// isIdlePrefix returns true if all addresses of a prefix have been free for at least FreeAfter, and if none cools. The
+// registry forgets some cooling addresses of a /80. So for a /80, the cooling also counts from Since, which may be the
+// end of a forgotten lease.
 func (c *Collecting) isIdlePrefix(s *registry.State, e registry.ENI, b registry.Prefix, now time.Time) bool {
 	least := c.FreeAfter
 	if b.CIDR.Addr().Is6() {
@@ -54,7 +55,7 @@ func (c *Collecting) isIdlePrefix(s *registry.State, e registry.ENI, b registry.
 	return !c.Used.Any(e.MAC, b.CIDR.Contains)
 }
 
-// empty reports whether an ENI has no lease, and all its addresses and prefixes are idle. A lease may name the ENI
+// empty returns true if an ENI has no lease, and if all its addresses and prefixes are idle. A lease may name the ENI
 // although the ENI has lost the lease's address. The pod of such a lease still has its link on the ENI.
 func (c *Collecting) empty(s *registry.State, id string, now time.Time) bool {
 	e := s.ENIs[id]
@@ -77,7 +78,7 @@ func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 	}
 	var failed error
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
-		// Prefixes and addresses need separate calls to EC2, and one may fail although the other succeeds.
+		// Prefixes and addresses need separate calls to EC2, and one of the two calls may fail.
 		for _, pick := range []picker{c.releasablePrefixes, c.releasableAddrs} {
 			gone, err := p.releaseFrom(ctx, s, id, c.heedingPicker(pick))
 			if errors.Is(err, errGrowing) {
@@ -116,7 +117,7 @@ func (c *Collecting) heedingPicker(pick picker) picker {
 // pick with the state s, which may be some moments old.
 //
 // releaseFrom holds the lock "grow". If the answer to its call is lost, the SDK repeats the call. Without the lock, a
-// growth could have got the same address again meanwhile, and the repeated call would take it from a pod.
+// growth could have got the same address again meanwhile, and the repeated call would take the address from a pod.
 func (p *Node) releaseFrom(
 	ctx context.Context, s *registry.State, id string, pick picker,
 ) (book.Releasable, error) {
@@ -214,10 +215,10 @@ func (c *Collecting) releasableAddrs(s *registry.State, id string, now time.Time
 	return x
 }
 
-// spareAddrs returns how many addresses an ENI can lose, so that the pool still has the free addresses that it wants to
-// keep ready. An ENI can lose all its addresses if its index is lower than interfaceIndex, or if an operator renews the
-// ENI (drain-interface). An ENI that must keep its addresses, or that ADDs do not use, can lose none. An ENI in c.kept,
-// which EC2 did not describe or detach, can also lose none.
+// spareAddrs returns how many addresses an ENI can lose. After that, the pool must still have the free addresses that
+// it wants to keep ready. An ENI can lose all its addresses if its index is lower than interfaceIndex, or if an
+// operator renews the ENI (drain-interface). An ENI that must keep its addresses, or that ADDs do not use, can lose
+// none. An ENI in c.kept, which EC2 did not describe or detach, can also lose none.
 func (c *Collecting) spareAddrs(s *registry.State, id string, now time.Time) int {
 	e := s.ENIs[id]
 	if !e.Serving || e.Foreign || e.TagsUnknown != "" || e.Keep || e.Draining || !e.Missed.IsZero() ||
@@ -246,8 +247,8 @@ func (c *Collecting) left() int {
 // family. The caller has withdrawn x from the registry, and holds the lock "grow". EC2 unassigns all of x or nothing.
 // If another program has already unassigned a part of x, the call fails, and a second call unassigns the rest.
 //
-// What EC2 has refused to unassign goes back into the registry. If the outcome is not known, the addresses and prefixes
-// stay out of the registry until metadata shows them.
+// If EC2 refuses the call, the addresses and prefixes go back into the registry. If the outcome is not known, the
+// addresses and prefixes stay out of the registry until metadata shows them.
 func (p *Node) unassignAll(ctx context.Context, id string, x book.Releasable) (gone book.Releasable, err error) {
 	if err := p.Registry.Mark(known.ReleasedMark); err != nil {
 		return book.Releasable{}, errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx),
