@@ -228,11 +228,10 @@ var errNotDiscarded = errors.New("the new ENI could be neither attached nor dele
 var errDiscarded = errors.New("the new ENI could not be attached, and was deleted")
 
 // attachOurs attaches an ENI that this suite has made, and records it. It deletes a new ENI that EC2 cannot attach.
-// There are three such cases: the instance has no room or does not run, EC2 attaches no ENI of this subnet, or IsStuck
-// returns true.
+// This is so if noPlace, call.IsMisplaced or IsStuck returns true.
 //
-// An ENI that is already in the registry is never deleted here, because pods may have its addresses. The argument seen
-// has the attached ENIs, if the caller has asked EC2 for them.
+// attachOurs never deletes an ENI that is already in the registry, because pods may have its addresses. The argument
+// seen has the attached ENIs, if the caller has asked EC2 for them.
 func (p *Node) attachOurs(ctx context.Context, eni aws.ENI, token string, spec ENISpec, seen known.Attached) error {
 	addrs, cidrs := slices.Concat(eni.Addrs, eni.IPv6Addrs), slices.Concat(eni.Prefixes, eni.IPv6Prefixes)
 	s, err := p.Registry.View()
@@ -301,8 +300,9 @@ func attachIntent(s *registry.State, eni string) registry.Intent {
 }
 
 // mayHaveServed reports whether pods may have had addresses of an unattached ENI that is not in the registry. An
-// operator or another program may have detached such an ENI before the registry was lost. No pod has had an address if
-// this node has begun to make the ENI, or if it has had no pod since its boot (see Learn of package known).
+// operator or another program may have detached such an ENI before the registry was lost. If this node has begun to
+// make the ENI, no pod has had an address of it. The same is true if this node has had no pod since its boot (see Learn
+// of package known).
 func mayHaveServed(s *registry.State, eni string) bool {
 	_, known := s.ENIs[eni]
 	if known || !s.Rebuilt.Since.IsZero() && !s.Rebuilt.Unconfirmed {

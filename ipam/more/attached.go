@@ -16,7 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The functions of this file find the slot for an ENI. EC2 may also refuse a slot that is not taken.
+// The functions of this file find the slot for an ENI. EC2 may refuse even a free slot.
 
 // AttachAnywhere attaches the ENI of target at a free slot whose device index is not lower than minIndex. The argument
 // answer is EC2's answer about the attached ENIs. If this answer is older than a minute, AttachAnywhere gets another
@@ -43,11 +43,11 @@ func (p *Node) AttachAnywhere(
 	if !full && !errors.Is(err, aws.ErrCardFull) {
 		return attachment, at, err
 	}
-	if kept := answer.Kept; answer.Asked.Before(began) { // another program may have attached an ENI since
+	if kept := answer.Kept; answer.Asked.Before(began) { // another program may have attached an ENI since then
 		if again, now, e := p.SeeAttached(ctx, s); e == nil {
 			answer, s = again, now
 		}
-		// A kept answer may be minutes old, so another program may have detached an ENI since.
+		// A kept answer may be minutes old, so another program may have detached an ENI since then.
 		if kept && !answer.Kept && !aws.MaybeDone(err) {
 			return p.AttachAnywhere(ctx, target, minIndex, answer)
 		}

@@ -19,8 +19,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The functions of this file compute how many pods a node can serve with addresses, now and in the future. They assume
-// that the subnets have room, and an aligned /28 for each prefix.
+// The functions of this file compute how many pods a node can serve with addresses, now and in the future. A function
+// without the argument rooms, or with nil for rooms, assumes that the subnets have room, and an aligned /28 for each
+// prefix.
 
 // Launched returns the state of a new instance with these limits. The instance's only ENI is its boot ENI. The ENI's
 // first address of each family belongs to the node itself.
@@ -102,8 +103,9 @@ func (p *Node) podsOn(s *registry.State, id string, e registry.ENI, rooms subnet
 	return least
 }
 
-// podsInRoom returns how many more pods an ENI can serve if it gets as many addresses or prefixes as it has places for.
-// podsInRoom subtracts the addresses of these pods from the free addresses in the argument rooms.
+// podsInRoom returns how many more pods an ENI can serve if it gets an address or a prefix in each free place. The
+// argument places is the number of free places. podsInRoom subtracts the addresses of these pods from the free
+// addresses in the argument rooms.
 func (p *Node) podsInRoom(s *registry.State, f lease.Family, places int, subnet string, rooms subnetRoom) int {
 	switch {
 	case f == lease.IPv6 && p.usesPrefixes(s, f):
@@ -129,11 +131,11 @@ func (p *Node) furtherENIs(s *registry.State) int {
 	}
 }
 
-// fewestPods returns the smallest number of pods on a node that can leave one pool without a free address. The other
-// pools may have taken ENIs by then. The argument starved is the share of the pool without addresses.
+// fewestPods returns the smallest number of pods with which one pool of a node can lack a free address. The other pools
+// may have taken ENIs by then. The argument starved is the share of the pool without addresses.
 func fewestPods(starved share, others []share) int {
 	const never = math.MaxInt / 2
-	pods := slices.Repeat([]int{never}, starved.enis+1) // pods[n]: fewest pods with which others take n ENIs
+	pods := slices.Repeat([]int{never}, starved.enis+1) // pods[n]: fewest pods with which other pools take n ENIs
 	pods[0] = 0
 	for _, other := range others {
 		then := slices.Clone(pods)

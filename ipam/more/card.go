@@ -17,10 +17,10 @@ import (
 // device indices from 0 on, its own limit of ENIs and its own bandwidth (EC2 user guide, "Network cards").
 //
 // An ENI serves pods if its device index on its card is not lower than interfaceIndex. The boot ENI is at index 0 of
-// card 0, in rare cases at another index. This node attaches no ENI at index 0 of any card. If the card is not card 0,
-// an ENI at index 0 serves no pods. Index 0 is avoided for two reasons. ENIs that are only for EFA are at index 0 (user
-// guide, "Maximize network bandwidth on Amazon EC2 instances with multiple network cards"). And metadata reports index
-// 0 for any ENI whose index it does not know yet.
+// card 0, in rare cases at another index. This node attaches ENIs only at indices above 0, on each card. If the card is
+// not card 0, an ENI at index 0 serves no pods. The node avoids index 0 for two reasons. ENIs that are only for EFA are
+// at index 0 (user guide, "Maximize network bandwidth on Amazon EC2 instances with multiple network cards"). And
+// metadata reports index 0 for any ENI whose index it does not know yet.
 
 // A Slot is where an ENI can be attached: a device index of a network card.
 type Slot struct{ Card, Index int }
@@ -53,8 +53,8 @@ func slotsOf(s *registry.State, minIndex int, described []aws.ENI) *slots {
 	return all
 }
 
-// nextFree returns the slot for the next ENI: the lowest free index on the card with the fewest ENIs, because the ENIs
-// of a card share its bandwidth.
+// nextFree returns the slot for the next ENI: the lowest free index on the card with the fewest ENIs. The ENIs of a
+// card share its bandwidth.
 //
 // An index must be lower than the number of ENIs that the card can have (aws/aws-k8s-tester#531 quotes EC2). With a
 // single card, EC2 also accepts higher indices.
@@ -78,9 +78,9 @@ func (a *slots) nextFree() (best Slot, found bool) {
 	return best, found
 }
 
-// recordRefusal records EC2's refusal of a slot, and reports whether the caller should try another. If the card may be
-// the reason, nextFree returns no more slots of this card, and prefers the lowest card: each instance type accepts ENIs
-// like ours on card 0.
+// recordRefusal records EC2's refusal of a slot, and reports whether the caller should try another slot. If the card
+// may be the reason, nextFree returns no more slots of this card. It then also prefers the lowest card, because each
+// instance type accepts ENIs like ours on card 0.
 func (a *slots) recordRefusal(at Slot, err error) (again bool) {
 	e, _ := errors.AsType[*aws.Error](err)
 	switch {

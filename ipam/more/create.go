@@ -35,8 +35,8 @@ func (spec ENISpec) eniTags(instance string) map[string]string {
 	return tags
 }
 
-// createIn creates an ENI in a subnet. The ENI gets prefixes if the spec wants prefixes and EC2 has some. Otherwise it
-// gets addresses.
+// createIn creates an ENI in a subnet. If the spec wants prefixes, and EC2 gives prefixes, the ENI gets IPv4 prefixes.
+// Otherwise it gets IPv4 addresses. For IPv6, the ENI gets one prefix if possible.
 func (p *Node) createIn(
 	ctx context.Context, s *registry.State, subnet aws.Subnet, spec ENISpec,
 ) (aws.ENI, string, error) {
@@ -60,7 +60,7 @@ func (p *Node) createIn(
 	}
 	switch {
 	case !spec.wantsFamily(lease.IPv6):
-	case s.Instance.NoPrefixes: // EC2 would create an ENI with a prefix, and then not attach it
+	case s.Instance.NoPrefixes: // EC2 would create an ENI with a prefix, and then refuse to attach it
 		eni.IPv6 = min(p.secondaryAddrs(s, spec)+1, s.Instance.IPv6PerENI)
 	default:
 		eni.IPv6Prefixes = 1
@@ -144,7 +144,7 @@ func (p *Node) createOnce(
 		if err == nil {
 			err = book.StrangeNew(s, eni, spec.Description)
 		}
-		eni.CIDR, eni.IPv6CIDR = subnet.CIDR, subnet.IPv6CIDR // EC2 leaves the CIDRs out
+		eni.CIDR, eni.IPv6CIDR = subnet.CIDR, subnet.IPv6CIDR // EC2's answer lacks the CIDRs
 		return func(s *registry.State) {
 			s.Intents[token] = registry.Intent{Action: book.AttachAction, ENI: eni.ID, Since: time.Now()}
 		}, err

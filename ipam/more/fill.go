@@ -19,15 +19,14 @@ import (
 )
 
 // fillOnce asks EC2 for addresses of the families in which the ENI has no free address. It also asks for IPv4 addresses
-// if the pool wants more of them ready.
+// if the pool has fewer free addresses than it wants.
 func (p *Node) fillOnce(ctx context.Context, s *registry.State, at lease.Place) error {
 	now := time.Now()
 	if f, lacks := noCIDR(at, p.Policy.Families); lacks {
 		return fmt.Errorf("%s is in the subnet %s, which has no CIDR of %v: %w", at.ID, at.Subnet, f, aws.ErrENIFull)
 	}
-	// The variable full has the reason why the ENI gets no further IPv4 addresses, although the pool wants more of them
-	// ready. If another family gets addresses, fillOnce ignores this reason, because a pod can use the ENI's free IPv4
-	// address.
+	// The variable full has the reason why the ENI gets no further IPv4 addresses, although the pool wants more. If
+	// another family gets addresses, fillOnce ignores this reason, because a pod can use the ENI's free IPv4 address.
 	var full error
 	asked := false
 	for _, f := range p.Policy.Families {
@@ -99,12 +98,12 @@ func (p *Node) usesPrefixes(s *registry.State, f lease.Family) bool {
 	return (f == lease.IPv6 || p.Policy.Prefixes) && !s.Instance.NoPrefixes
 }
 
-// gatherLimit returns how many addresses one call can bring. When the waiting ADDs want as many, gatherADDs waits no
-// longer. The argument room is the number of addresses or prefixes that the ENI can still take.
+// gatherLimit returns how many addresses one call can bring. When the waiting ADDs want this number, gatherADDs stops
+// waiting. The argument room is the number of addresses or prefixes that the ENI can still take.
 func (p *Node) gatherLimit(f lease.Family, room int) int {
 	switch {
 	case f == lease.IPv6:
-		return 1 // a prefix serves all
+		return 1 // one prefix is enough for all ADDs
 	case p.Policy.Prefixes:
 		return room * book.BlockSize
 	}
@@ -164,7 +163,7 @@ func (p *Node) assignPrefixes(ctx context.Context, eni string, f lease.Family, m
 	return p.CorrectAfter(ctx, eni, err)
 }
 
-// CorrectAfter corrects what err shows as wrong in the registry, and returns err.
+// CorrectAfter corrects the registry if err shows that the registry is wrong, and returns err.
 func (p *Node) CorrectAfter(ctx context.Context, eni string, err error) error {
 	switch {
 	case errors.Is(err, aws.ErrSubnetFull):

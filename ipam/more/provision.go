@@ -51,9 +51,9 @@ func (p *Node) ENIFor(ctx context.Context, spec ENISpec) (id string, err error) 
 
 // Allocate assigns n more addresses to an ENI, or fewer if fewer fit. It tries the ENIs with room in the order of card
 // and device index. If EC2 refuses only the change of one ENI (call.GoesOn), Allocate tries the next ENI. Allocate
-// returns the changed ENI and its new addresses, which are then free. It never takes an ENI for which a pod has asked,
-// an ENI whose link is in a pod, or an ENI that serves no pods of its pool. The argument policies has the policies of
-// the node's pools, if they are known.
+// returns the changed ENI and its new addresses, which are then free. It leaves out ENIs for which pods have asked,
+// ENIs whose link is in a pod, and ENIs that serve no pods of their pool. The argument policies has the policies of the
+// node's pools, if they are known.
 func (p *Node) Allocate(ctx context.Context, n int, policies ...lease.Policy) (id string, got []netip.Addr, err error) {
 	err = p.withGrowLock(ctx, p.abandonENI, func(_, s *registry.State) error {
 		var rs []lease.Place

@@ -14,9 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// quotaWait is the longest time for which this node creates no ENIs, after EC2 has refused an ENI because of the
-// account's quota in the region. If a node asked for an ENI for every pod, it would use up the calls that other nodes
-// need to delete ENIs.
+// quotaWait is the longest time for which this node creates no ENIs after a refusal because of the account's quota in
+// the region. If a node asked for an ENI for every pod, it would use up the calls that other nodes need to delete ENIs.
 const quotaWait = registry.MostQuota
 
 // quotaError returns an error if EC2 has lately refused an ENI because of the account's quota.

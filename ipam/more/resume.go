@@ -35,9 +35,9 @@ func (p *Node) Resume(ctx context.Context) (confirmed bool, err error) {
 
 // resumeCalls finishes the calls of earlier processes that were killed or got no answer from EC2. Its caller holds the
 // lock "grow", so every intent in the registry is from an earlier process. Nearly always, there are no intents. Then
-// resumeCalls has no work, unless the node has rebuilt its registry: resumeCalls asks EC2 or metadata about a rebuilt
-// registry. If an earlier process wanted to attach an ENI, and the ENI is not attached, resumeCalls calls onUnattached
-// with the ENI. The result confirmed is true if resumeCalls has confirmed the unconfirmed addresses.
+// resumeCalls has work only if the node has rebuilt its registry: it compares a rebuilt registry with EC2 or metadata.
+// If an earlier process wanted to attach an ENI, and the ENI is not attached, resumeCalls calls onUnattached with the
+// ENI. The result confirmed is true if resumeCalls has confirmed the unconfirmed addresses.
 func (p *Node) resumeCalls(
 	ctx context.Context, onUnattached func(context.Context, aws.ENI) error,
 ) (confirmed bool, err error) {
@@ -56,7 +56,7 @@ func (p *Node) resumeCalls(
 	}
 	if e, ok := p.Made(s); ok {
 		if book.PoolOf(e) != p.Policy.Pool {
-			return false, nil // the ENI is for another pool, whose next ADD continues
+			return false, nil // the ENI is for another pool, and the next ADD of that pool continues
 		}
 		if err := p.adoptAll(ctx, s, []aws.ENI{e}, onUnattached); !errors.Is(err, aws.ErrInUse) {
 			return false, err
@@ -115,7 +115,7 @@ func (p *Node) resumeCalls(
 	return confirmed, err
 }
 
-// leavesToOthers reports whether e is an unattached ENI of a growth, and this process must not create ENIs. Another
+// leavesToOthers returns true if e is an unattached ENI of a growth, but this process must not create ENIs. Another
 // network may have begun to create the ENI, and the next ADD of that network continues. Until then, the registry has an
 // intent about the ENI.
 func (p *Node) leavesToOthers(e aws.ENI) bool {
@@ -123,8 +123,8 @@ func (p *Node) leavesToOthers(e aws.ENI) bool {
 }
 
 // endOldIntents deletes the intents that are too old, and returns the latest state. Perhaps the role has no permission
-// to ask EC2 for the outcomes of calls. Then old intents that stayed would stop each growth until the node boots.
-// Metadata shows the results of such old calls.
+// to ask EC2 for the outcomes of calls. Then EC2 never tells the outcomes, and old intents would stop each growth until
+// the node boots. Metadata shows the results of such old calls.
 func (p *Node) endOldIntents(ctx context.Context, s *registry.State) (*registry.State, error) {
 	if len(s.Intents) == 0 {
 		return s, nil
@@ -153,8 +153,8 @@ func (p *Node) canWait() bool {
 		(known.Throttled(s) || time.Since(s.Rebuilt.Since) < collected)
 }
 
-// awaitTurns waits until this node may repeat the calls of the intents. Only then does resumeCalls ask EC2 what the
-// calls have done.
+// awaitTurns waits until this node may repeat the calls of the intents. After that, resumeCalls asks EC2 what the calls
+// have done.
 func (p *Node) awaitTurns(ctx context.Context, s *registry.State) error {
 	for _, i := range s.Intents {
 		if i.Action == book.ModifyAction || lease.ReleasesChosen(i) || !p.MakesENIs() {
@@ -201,8 +201,8 @@ func (p *Node) fitsPool(s *registry.State, e aws.ENI) bool {
 	return p.Policy.Misfit(attached) == "" || p.Policy.Unclear(attached)
 }
 
-// maybeOthers reports whether an unattached ENI may belong to the original plugin: it has no tags of ours, and no
-// intent of this node names it. A good IAM policy permits changes only of ENIs with our tags.
+// maybeOthers reports whether an unattached ENI may belong to the original plugin. Such an ENI has no tags of ours, and
+// no intent of this node names it. A good IAM policy permits changes only of ENIs with our tags.
 func maybeOthers(s *registry.State, e aws.ENI) bool {
 	return book.Untagged(e) && !s.ENIs[e.ID].Managed && !book.Begun(s, e.ID)
 }

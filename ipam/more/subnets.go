@@ -26,8 +26,8 @@ import (
 // error [aws.ErrSubnetFull] is different: it ends when addresses of a subnet become free.
 var ErrNoSubnet = errors.New("no subnet for a new ENI")
 
-// Fit returns the subnets that have all of the tags, and a CIDR of each family. If there is none, the error says what
-// is missing.
+// Fit returns the subnets that have all of the tags, and a CIDR of each family. If there is no such subnet, the error
+// says what is missing.
 func Fit(all []aws.Subnet, vpc, zone string, tags map[string]string, families []lease.Family) ([]aws.Subnet, error) {
 	tagged := slices.DeleteFunc(slices.Clone(all), func(n aws.Subnet) bool { return !lease.HasTags(n.Tags, tags) })
 	fit := slices.DeleteFunc(slices.Clone(tagged), func(n aws.Subnet) bool { return len(lacks(n, families)) > 0 })
@@ -124,9 +124,10 @@ func keysText(all []aws.Subnet) string {
 	return "they have the tags " + strings.Join(sorted, ", ")
 }
 
-// sortSubnets sorts the subnets by the number of ENIs that the instance has there, the fewest first. Among equals,
-// weighted rendezvous hashing gives each node an order of its own: a subnet with twice as many free addresses is first
-// for twice as many nodes. So a thousand nodes that start together do not all ask for the same subnet.
+// sortSubnets sorts the subnets by the number of ENIs that the instance has there. The subnet with the fewest ENIs
+// comes first. For subnets with the same number, weighted rendezvous hashing gives each node an order of its own. Of
+// two such subnets, one may have twice as many free addresses: this subnet then comes first on twice as many nodes. So
+// a thousand nodes that start together do not all ask for the same subnet.
 func sortSubnets(subnets []aws.Subnet, instance string, eniCounts map[string]int) {
 	score := func(n aws.Subnet) float64 {
 		h := fnv.New64a()
@@ -148,7 +149,7 @@ func mixBits(h uint64) uint64 {
 }
 
 // SubnetFor returns the subnet with this ID. If the ID is empty, it returns the subnet of the chosen addresses. It
-// returns an error if the pool cannot have ENIs there, or if AWS reserves a chosen address.
+// returns an error if the pool cannot have ENIs in the subnet, or if AWS reserves a chosen address.
 func (p *Node) SubnetFor(ctx context.Context, s *registry.State, id string) (aws.Subnet, error) {
 	all, err := p.DescribeSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
@@ -217,7 +218,8 @@ func subnetText(subnets []aws.Subnet) string {
 	return strings.Join(all, ", ")
 }
 
-// subnetsError returns the error of a node that can create an ENI in no subnet: they are full, or EC2 refuses.
+// subnetsError returns the error of a node that cannot create an ENI in any subnet. Each subnet is full, or EC2
+// attaches no ENI of the subnet to this node.
 func subnetsError(s *registry.State, spec ENISpec, full []error, refused map[string]error) error {
 	where := fmt.Sprintf("%s in %s", book.VPCOf(s), s.Instance.Zone)
 	if len(spec.Tags) > 0 {
@@ -251,7 +253,7 @@ func (p *Node) secondTrySubnets(s *registry.State, subnets []aws.Subnet, spec EN
 }
 
 // subnetsInOrder lists the subnets in which this node tries to create an ENI, in the order of the tries. If all
-// suitable subnets are full, the list is empty. If none is suitable, there is an error.
+// suitable subnets are full, the list is empty. If no subnet is suitable, subnetsInOrder returns an error.
 func (p *Node) subnetsInOrder(ctx context.Context, s *registry.State, spec ENISpec) ([]aws.Subnet, error) {
 	all, err := p.ZoneSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {

@@ -42,8 +42,8 @@ func (p *Node) setDeleteOnTermination(ctx context.Context, eni, attachment, toke
 	return p.Registry.Change(ctx, func(s *registry.State) { delete(s.Intents, token) })
 }
 
-// Finish calls setDeleteOnTermination for the ENIs that growths have attached. A growth first gives addresses to its
-// pods. If the process is killed before Finish, the next growth or collection makes these calls.
+// Finish calls setDeleteOnTermination for the ENIs that growths have attached. Before that, a growth gives addresses to
+// its pods. If the process is killed before Finish, the next growth or collection makes these calls.
 func (p *Node) Finish(ctx context.Context) {
 	const turn, patience = time.Second, 10 * time.Second
 	s, err := p.Registry.View()
@@ -55,7 +55,7 @@ func (p *Node) Finish(ctx context.Context) {
 	defer cancel()
 	unlock, err := p.Registry.Lock(waiting, "grow")
 	if err != nil {
-		return // another growth has the lock, and has made these calls first
+		return // another growth has the lock, and makes these calls at its beginning
 	}
 	defer unlock()
 	asking, cancel := context.WithTimeout(ctx, patience)

@@ -18,9 +18,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about a Provision of package ipam that was killed, got no answer from EC2, or did not see the link of
-// its ENI. If an operator repeats the Provision, the new Provision continues with the same ENI. If it made another ENI,
-// the node would have two ENIs, and no collection would delete them.
+// This file is about an interrupted Provision of package ipam: it was killed, got no answer from EC2, or did not see
+// its ENI's link. If an operator repeats the Provision, the new Provision continues with the same ENI. If it made
+// another ENI, the node would have two ENIs, and no collection would delete them.
 //
 // For a short time after a change, EC2's answers may not show the change. During this time (known.Settled), the node
 // trusts the registry's record of the change. If the registry lacks the result of a call, the Provision waits until EC2

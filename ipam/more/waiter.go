@@ -56,10 +56,10 @@ func (p *Node) pendingADDs(s *registry.State) int {
 	return n
 }
 
-// wantedAddrs returns the number of addresses that a growth must ask for: one for each ADD that waits or will be
-// repeated, plus a reserve, and at least ipBatchSize. The reserve is the larger of warm.min and the number of cooling
-// addresses. If maxPods allows only a few further pods, the reserve and the batch are smaller. If ipBatchSize is 0, a
-// growth asks for as many addresses as an ENI can have. A growth for one pod asks for one address.
+// wantedAddrs returns the number of addresses that a growth must ask for. This is one address for each ADD that waits
+// or will be repeated, plus a reserve, but at least ipBatchSize. The reserve is the larger of warm.min and the number
+// of cooling addresses. If maxPods allows only a few further pods, the reserve and the batch are smaller. If
+// ipBatchSize is 0, a growth asks for as many addresses as an ENI can have. A growth for one pod asks for one address.
 //
 // Cooling addresses show that pods are being replaced. Without a reserve for the next pods, a rolling update would cost
 // as many calls as the node has pods.
@@ -79,8 +79,8 @@ func (p *Node) wantedAddrs(s *registry.State) int {
 	return max(n, pods, 1)
 }
 
-// isForOnePod reports whether a growth is for one pod alone, which has chosen addresses, or wants a whole ENI. Further
-// addresses could take the room of the chosen addresses, and no other pod gets an address of a whole ENI.
+// isForOnePod reports whether a growth is for only one pod, because this pod has chosen addresses or wants a whole ENI.
+// Further addresses could take the room of the chosen addresses, and no other pod gets an address of a whole ENI.
 func (p *Node) isForOnePod() bool { return p.Policy.Choice.Exclusive || len(p.Policy.Choice.Addrs) > 0 }
 
 // coolingAddrs counts the pool's addresses that still cool.
