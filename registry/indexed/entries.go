@@ -184,8 +184,8 @@ func (e *entries) textRuns() (runs [][]entry) {
 	return runs
 }
 
-// indexSize returns the number of digits of the index. It returns 0 if the text gets no index: there are no entries, a
-// key has a zone, or an entry is too long for a row.
+// indexSize returns the number of digits of the index. It returns 0 if the text gets no index. This is so if there are
+// no entries, a key has a zone, or an entry is too long for a row.
 func (e *entries) indexSize(runs [][]entry) (n int) {
 	for _, run := range runs {
 		if run[0].row > 0 {
