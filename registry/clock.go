@@ -19,13 +19,13 @@ import (
 //
 // So a process that writes the registry's file computes the machine's boot time by the wall clock, and stores it in the
 // file. A process that reads the file computes the boot time again. If the two boot times differ, the clock was set
-// after the file was written, and the process moves all times of the State by the difference.
+// after the file was written. The process then moves all times of the State by the difference.
 //
 // A time may still be too far in the future: the file may have no boot time, or another program may have written the
 // file. So each kind of time has a maximum, and a process replaces a later time by the maximum. For example, the
 // maximum for NotBefore is the current time plus MostBackoff.
 //
-// The times in the lease log are not moved. Each snapshot in the log has a boot time. The boot time and the times of
+// No process moves the times in the lease log. Each snapshot in the log has a boot time. The boot time and the times of
 // the lines after the snapshot are from the same setting of the clock. So a reader can see whether the clock was set
 // between two snapshots.
 
@@ -85,7 +85,7 @@ func nowAndBootTime() (now, booted time.Time) {
 	return now, booted
 }
 
-// blankState is the state of a registry that has no file.
+// blankState returns the state of a registry that has no file.
 func blankState() *State {
 	s := newState()
 	_, s.bootTime = nowAndBootTime()
@@ -94,12 +94,12 @@ func blankState() *State {
 
 // BegunAfter reports whether the lease l began after t, which must be a result of time.Now in this process. If t is
 // zero, BegunAfter returns false. It also returns false if l.Since was in the future when this process read the
-// registry: the true begin of the lease is then not known.
+// registry. The true beginning of such a lease is not known.
 func (s *State) BegunAfter(l Lease, t time.Time) bool { return s.isAfter(l.Since, t) }
 
 // MaybeBegunAfter reports whether the lease l may have begun after t, which must be a result of time.Now in this
-// process. Unlike BegunAfter, it returns true if l.Since was in the future when this process read the registry: the
-// clock was perhaps set back by less than clockTolerance.
+// process. Unlike BegunAfter, it returns true if l.Since was in the future when this process read the registry. In this
+// case, the clock was perhaps set back by less than clockTolerance.
 func (s *State) MaybeBegunAfter(l Lease, t time.Time) bool { return l.Since.After(ToCurrentClock(t)) }
 
 // FreedAfter reports whether the last lease of a free address ended after the time t. The time t must be a result of

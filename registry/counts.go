@@ -25,8 +25,8 @@ import (
 // The file is on tmpfs, so the numbers begin at zero with each boot. Prometheus allows this: a counter may return to
 // zero, but must not decrease to a value other than zero.
 
-// countsFile is the name of the file of numbers. A release that changes the rows of the file must also change the name,
-// because a process of an earlier release may still add to this file.
+// countsFile is the name of the file of numbers. A release that changes the rows of the file must also change the name.
+// A process of an earlier release may still add to the old file.
 const countsFile = "commands"
 
 // The outcomes of commands. OK means that the command succeeded and did not wait for EC2. Waited means that the command
@@ -67,7 +67,8 @@ type Tally struct {
 }
 
 // Count counts a command that has ended. The file of numbers is in dir, which is the registry's directory. Count
-// ignores commands other than ADD and DEL. It also ignores its own errors, because the command must not fail for them.
+// ignores commands other than ADD and DEL. It also ignores its own errors, because the command must not fail because of
+// them.
 func Count(dir, command, outcome string, took time.Duration) {
 	of, how := slices.Index(countedCommands[:], command), slices.Index(outcomes[:], outcome)
 	if of < 0 || how < 0 {

@@ -103,7 +103,7 @@ func checkVersion(b []byte) error {
 
 // encodeFile checks the state, and returns the text of the registry's file, in several parts. The last member of the
 // text is modTime. The caller must set the file's modification time to this time. If this process has read fields of a
-// later release, the text has them before the last member.
+// later release, the text has these fields before the last member.
 func (s *State) encodeFile(modTime time.Time) ([][]byte, error) {
 	if err := s.checkInvariants(); err != nil {
 		return nil, err

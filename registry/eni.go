@@ -42,8 +42,8 @@ type ENI struct {
 	// a collection has found that the configuration no longer has the pool, and that no pod of the pool runs
 	PoolGone bool `json:"poolGone,omitempty"`
 
-	// The method Phase computes the phase from the fields from Draining to Serving, except Detaching. Only the methods
-	// in phase.go change the fields that Phase uses.
+	// The method Phase uses the fields from Draining to Serving, except Detaching. Only the methods in phase.go change
+	// the fields that Phase uses.
 	Draining bool `json:"draining,omitempty"`
 	// when a process began to detach the ENI; zero if no process has begun, or if EC2 has refused to detach the ENI
 	Detaching time.Time `json:"detaching,omitzero"`
@@ -68,8 +68,8 @@ type ENI struct {
 	// has found this.
 	Missed time.Time `json:"missed,omitzero"`
 
-	// EC2 has reported Groups, Tags and SubnetTags. They are set only if PoolUnknown is true, or if an operator or
-	// another program attached the ENI. SubnetTags are the tags of the ENI's subnet.
+	// EC2 has reported Groups, Tags and SubnetTags. They are set only if PoolUnknown is true, or if the ENI was not
+	// created for pods. SubnetTags are the tags of the ENI's subnet.
 	Groups     []string          `json:"groups,omitempty"`
 	Tags       map[string]string `json:"tags,omitempty"`
 	SubnetTags map[string]string `json:"subnetTags,omitempty"`
@@ -97,9 +97,9 @@ func (e ENI) Detachable() bool { return e.Index > 0 && !e.Boot }
 // releases neither the ENI nor its addresses.
 const (
 	// the node has not asked EC2 for the tags, or EC2 has not answered. Until EC2 answers, no pod gets an address of
-	// the ENI
+	// the ENI, except with the provision "none" (see Misfit of package lease)
 	NotAsked   = "not asked"
-	NotAllowed = "not allowed" // the role has no permission to ask, so the ENI serves pods as if it had no tags
+	NotAllowed = "not allowed" // no permission to ask; with only one pool, the ENI serves pods as if it had no tags
 )
 
 // LinkPatience is how long the link of a new ENI may be missing. The kernel needs some seconds to find a new ENI.
@@ -118,7 +118,7 @@ func (e ENI) NoLink(now time.Time) bool {
 //codec:describe
 type Prefix struct {
 	CIDR netip.Prefix `json:"cidr"`
-	// when EC2 delegated the prefix, or when the last lease ended that State.Free has forgotten; zero if unknown
+	// when EC2 delegated the prefix, or the end of the latest lease that State.Free has forgotten; zero if unknown
 	Since time.Time `json:"since"`
 }
 

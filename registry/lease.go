@@ -29,7 +29,7 @@ type Lease struct {
 	// true: the kernel has the address in the pod; false: the address is only reserved
 	Bound        bool      `json:"bound,omitempty"`
 	Since        time.Time `json:"since"`
-	MissingSince time.Time `json:"missingSince,omitzero"` // when a collection first saw that NetNS is gone
+	MissingSince time.Time `json:"missingSince,omitzero"` // when a collection first saw that the pod is gone
 }
 
 // A Pod identifies a Kubernetes pod by its network, its namespace and its name. If a StatefulSet creates a pod again,
@@ -84,8 +84,8 @@ func (s *State) HeldBy(k Key, nic int) []netip.Addr {
 	return held
 }
 
-// Reserve records that the address a has the lease l. If the address is already leased to another attachment, Reserve
-// returns ErrLeased.
+// Reserve records the lease l of an address. If the address is already leased to another attachment, Reserve returns
+// ErrLeased.
 func (s *State) Reserve(a netip.Addr, l Lease) error {
 	if old, ok := s.Leases.At(a); ok && old.Key != l.Key {
 		return fmt.Errorf("reserve %s for %s: %w by %s", a, l.Key, ErrLeased, old.Key)

@@ -107,8 +107,8 @@ type Line struct {
 
 // UseLog records in the registry which lease log a network's configuration has. Processes that do not read this
 // configuration, such as a DEL or a collection, find the log in the registry. If the configuration has no log, UseLog
-// switches off a recorded log of the same network. If several networks have the same log, the last of them to call
-// UseLog counts. If no process has built the registry yet, UseLog does nothing.
+// switches off a recorded log of the same network. If several networks have the same log, only the network that has
+// called UseLog last can switch the log off. If no process has built the registry yet, UseLog does nothing.
 func (s *State) UseLog(network string, want LeaseLog) {
 	last := s.Log
 	if want == last.LeaseLog && want.File != "" {

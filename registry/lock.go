@@ -59,7 +59,7 @@ func (r *Registry) lockNamed(ctx context.Context, name string, flag int) (*flock
 // errDeleted.
 func openAndLock(ctx context.Context, path string, flag int) (*flock.Flock, error) {
 	l := flock.New(path, flock.SetFlag(os.O_RDONLY|flag), flock.SetPermissions(0o600))
-	// Usually no other process holds the lock, so no thread has to wait.
+	// Usually no other process holds the lock. Then TryLock succeeds, and no thread has to wait.
 	if got, err := l.TryLock(); err != nil {
 		return nil, err
 	} else if !got {
@@ -87,7 +87,8 @@ func checkSameFile(l *flock.Flock, file fs.FileInfo) error {
 	return err
 }
 
-// openAt opens a file as openat(2) does. os.OpenFile would also find out whether the kernel can poll the file.
+// openAt opens a file as openat(2) does. os.OpenFile would need more system calls, to find out whether the kernel can
+// poll the file.
 func openAt(dir int, path string, flag int) (*os.File, error) {
 	fd, err := unix.Openat(dir, path, flag|unix.O_CLOEXEC, 0o600)
 	if err != nil {

@@ -61,7 +61,7 @@ func (s *State) prepareLog() (w logAppend) {
 		size, text = 0, s.logText(broken, true)
 	}
 	if broken {
-		last := s.LogLines[max(0, len(s.LogLines)-maxUnwritten):] // drop older lines, as a disk may be full for days
+		last := s.LogLines[max(0, len(s.LogLines)-maxUnwritten):] // drop older lines: a disk may be full for days
 		s.events = append(slices.Clip(last), s.events...)
 	}
 	if size > 0 && broken && !endsLine(f, size) {

@@ -19,7 +19,7 @@ const (
 	Foreign  Phase = "foreign"
 	Detached Phase = "detached" // EC2 reports that the ENI is no longer attached to this instance
 	// the node has not asked EC2 who owns the ENI, or EC2 has not answered. Until EC2 answers, pods get none of the
-	// ENI's addresses
+	// ENI's addresses, except with the provision "none" (see Misfit of package lease)
 	Unknown Phase = "unknown"
 	// the configuration's interfaceIndex is now greater than the ENI's device index: new pods get none of the ENI's
 	// addresses
@@ -47,7 +47,7 @@ func (e *ENI) Phase() Phase {
 	return Idle
 }
 
-// An Origin says who attached an ENI to this node. The origin determines what the node may do with the ENI.
+// An Origin says why an ENI is attached to this node. The origin determines what the node may do with the ENI.
 type Origin string
 
 // The origins of an ENI.
@@ -71,8 +71,8 @@ func (e *ENI) Origin() Origin {
 	return Operator
 }
 
-// Wrong returns a text about fields of the ENI that contradict each other, or "" if there are none. The methods below
-// never make fields contradict each other.
+// Wrong returns a text about fields of the ENI that contradict each other, or "" if no fields contradict each other.
+// The methods below never make fields contradict each other.
 func (e *ENI) Wrong() string {
 	switch phase := e.Phase(); {
 	case !e.Detaching.IsZero() && !e.Draining:
@@ -88,13 +88,13 @@ func (e *ENI) Wrong() string {
 // The following methods are the steps of an ENI's life. No other code changes the fields from which Phase computes the
 // phase.
 
-// Drain records that a process will delete the ENI. An operator may also drain a foreign ENI. A process asks EC2 who
-// owns such an ENI before it changes the ENI.
+// Drain records that a process will delete the ENI, or only detach an ENI on request. An operator may also drain a
+// foreign ENI. A process asks EC2 who owns such an ENI before it changes the ENI.
 func (e *ENI) Drain() {
 	e.Draining = true
 }
 
-// Undrain records that no process will delete the ENI. The ENI returns to the phase that it had before Drain.
+// Undrain records that no process will delete or detach the ENI. The ENI returns to the phase that it had before Drain.
 func (e *ENI) Undrain() {
 	e.Draining, e.Detaching = false, time.Time{}
 }
@@ -118,8 +118,9 @@ func (e *ENI) Configure(fitsPool, servesPods, keepAddrs bool) {
 	e.Serving, e.Passed, e.Keep, e.PoolGone = fitsPool && !e.OnRequest, !servesPods, keepAddrs, false
 }
 
-// Closed reports whether the ENI gives no addresses to new pods: interfaceIndex is now greater than the ENI's device
-// index, or an operator has retired the ENI. The free addresses of a closed ENI do not count for its pool.
+// Closed reports whether the ENI gives no addresses to new pods. This is so if interfaceIndex is now greater than the
+// ENI's device index, or if an operator has retired the ENI. The free addresses of a closed ENI do not count for its
+// pool.
 func (e *ENI) Closed() bool { return e.Passed || e.Retired }
 
 // Request records that a pod has asked for the ENI. The ENI then serves no pool.

@@ -6,12 +6,14 @@
 //
 // There is no daemon, so the registry is a file that many short processes share. [Registry.Update] holds an exclusive
 // lock on the directory while it reads, changes and replaces the file. It replaces the file by rename(2), so
-// [Registry.View] needs no lock (see readSteady). Update holds the lock for half a millisecond, or for one and a half
-// on a node with 1500 pods. So the function that Update calls must not ask EC2, metadata or netlink. A process that
-// asks them can hold a lock of [Registry.Lock] instead.
+// [Registry.View] needs no lock (see readSteady). Update holds the lock for 0.5 ms, or for 1.5 ms on a node with 1500
+// pods. Other processes wait for the lock. So the function that Update calls must not ask EC2 or metadata, which take
+// longer. It asks netlink only in rare cases: to find the name of an unknown pod, or to remove objects that serve all
+// pods. A process that asks EC2 can hold a lock of [Registry.Lock] instead.
 //
-// The registry is only a record: the true state is in EC2 and in the kernel. If the registry is lost, as at each
-// reboot, the next process rebuilds it, so only time is lost. If the file cannot be parsed, Update renames it.
+// The registry is only a record: the true state is in EC2 and in the kernel. The registry is lost at each reboot, for
+// example. The next process then rebuilds the registry, so only time is lost. If the file cannot be parsed, Update
+// renames it.
 package registry
 
 //go:generate go run ../internal/codec/gen

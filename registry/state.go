@@ -27,7 +27,7 @@ type State struct {
 	Leases  indexed.Entries[Lease]
 	ENIs    map[string]ENI    // by ID
 	VPCs    map[string]VPC    // by ID
-	Intents map[string]Intent // by client token
+	Intents map[string]Intent // see IntentWriter of package call
 	// the ADDs that wait for an address. The key names the attachment and the interface. In the file, this member has
 	// the name "wishes", as in earlier releases
 	Waiters map[string]Waiter
@@ -78,7 +78,7 @@ type Key struct {
 
 func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.IfName }
 
-// An OnRequest selects the ENIs that an operator or another program has attached, and that have all of Tags. A selected
+// An OnRequest selects the ENIs that an operator or another program has created, and that have all of Tags. A selected
 // ENI serves only pods that ask for this ENI, whichever network the pods belong to.
 //
 //codec:describe
@@ -131,8 +131,8 @@ type Instance struct {
 	IPv6PerENI int `json:"ipv6PerENI,omitempty"`
 	// the instance is not a Nitro instance, so EC2 delegates no prefixes to its ENIs
 	NoPrefixes bool `json:"noPrefixes,omitempty"`
-	// for each network card, the maximum number of ENIs that can have addresses; the card's index is the index in this
-	// slice; empty if the instance has one card
+	// for each network card, the maximum number of ENIs that can have addresses. The card's index is the index in this
+	// slice. Empty if the instance has only one card
 	Cards []int `json:"cards,omitempty"`
 
 	// This node attaches no ENI before FullUntil: EC2 has refused one more ENI, or has shown an ENI at each device
@@ -164,8 +164,8 @@ type Intent struct {
 	// for AttachNetworkInterface: pods may have had addresses of the ENI before the call
 	Served bool `json:"served,omitempty"`
 
-	// If a pod has asked for a certain address, these are the address and the pod. The pod may get the address before
-	// the address has cooled.
+	// Addr is the address that the call assigns or unassigns, if the intent names an address. If a pod has chosen this
+	// address, Pod is this pod. The pod may get the address before the address has cooled.
 	Addr netip.Addr `json:"addr,omitzero"`
 	Pod  Pod        `json:"pod,omitzero"`
 }
@@ -237,8 +237,8 @@ type Waiter struct {
 type Failure struct {
 	Text string `json:"text"`
 	Hint string `json:"hint,omitempty"` // what an operator can do
-	// when the failed request to EC2 began. The request was for the ADDs that waited at that time. Zero while a new
-	// request is running
+	// when the failed request to EC2 began. The request was for the ADDs that waited at that time. Zero if the failure
+	// must not end other ADDs
 	Began time.Time `json:"began,omitzero"`
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until,omitzero"` // if the subnet is full, no ADD asks EC2 again before this time
@@ -298,7 +298,7 @@ func (s *State) Drop(eni string) {
 	delete(s.ENIs, eni)
 }
 
-// ENIOf returns the ENI that has the address a, and the ID of this ENI. If no ENI has the address, the ID is empty.
+// ENIOf returns the ENI that has the address, and the ID of this ENI. If no ENI has the address, the ID is empty.
 func (s *State) ENIOf(a netip.Addr) (string, ENI) {
 	for id, e := range s.ENIs {
 		if e.Has(a) {

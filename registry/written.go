@@ -16,7 +16,7 @@ import (
 // not parse the other leases. On file systems that store times with less precision, the two times always differ.
 //
 // A later release that changes the form of leases must give the last member another name. This release trusts each file
-// whose last member has the name "written", and would misread, for example, a lease that does not begin with its key.
+// whose last member has the name "written". For example, it would misread a lease that does not begin with its key.
 
 // writtenMember is the beginning of the last member, up to the time.
 const writtenMember = `,"written":"`
@@ -57,8 +57,8 @@ func readContent(f *os.File, err error) (b []byte, written time.Time, _ error) {
 }
 
 // readSteady returns the content of the registry's file for a process that does not hold the lock. It reads the file
-// until the text is sealed, or until two successive reads give the same text and modification time, but at most five
-// times.
+// until the text is sealed, or until two successive reads give the same text and modification time. It reads at most
+// five times.
 //
 // Linux before 6.1 does not always notice that a reader opens the file (see [atomicfile.Exchange]). The reader may then
 // read a half-written text, which may even be valid JSON.
