@@ -35,8 +35,9 @@ func inProcessSource(grows func(*lease.Pool) *Pool) lease.Source {
 	}}
 }
 
-// unpausedRounds is how often one process asks EC2 without a pause. Failed rounds do not count. Four rounds are enough
-// to learn the ENIs, finish interrupted calls, assign addresses, and create an ENI.
+// unpausedRounds is the number of rounds without a pause between them. In a round, a process asks EC2 once. Failed
+// rounds do not count. Four rounds are enough to learn the ENIs, finish interrupted calls, assign addresses, and create
+// an ENI.
 const unpausedRounds = 4
 
 // getMore asks EC2 until the owner has its addresses, or until a further try is useless. The argument lack is an error

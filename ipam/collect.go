@@ -20,7 +20,8 @@ import (
 // prefixes that have been free for FreeAfter. It deletes the empty ENIs that this suite has made.
 //
 // Collect never unassigns a primary address. It unassigns nothing from a foreign ENI, or from an ENI whose tags are
-// unknown. If metadata does not list an address or an ENI of the registry, EC2 decides: see Correct in package known.
+// unknown. If metadata does not list an address or an ENI of the registry, the collection asks EC2: see Correct in
+// package known.
 //
 // Collect also renews the list of the VPC's peers, if pods get routes to them. If a collection is interrupted, the next
 // collection finishes its work.
@@ -59,8 +60,8 @@ func (p *Pool) collect(ctx context.Context, c *less.Collecting) error {
 	return errors.Join(p.EndBegun(ctx), p.ReleaseUnneeded(ctx, c), p.tidyNode(ctx, c))
 }
 
-// tidyNode removes what the plugins have installed on the node for all pods, if no pod is left. If there are pods, but
-// no routed pods, it removes what serves only routed pods.
+// tidyNode removes the objects on the node that serve all pods, if no pod is left. If there are pods, but no routed
+// pods, it removes the objects that serve only routed pods.
 //
 // After a loss of the registry, the registry has no leases, but pods may still run. So the kernel decides whether a pod
 // is left: see [nl.NS.RemoveShared]. If allOnENIs returns false, tidyNode removes nothing, because the pod of a lease
@@ -85,8 +86,8 @@ func (p *Pool) tidyNode(ctx context.Context, c *less.Collecting) error {
 	})
 }
 
-// allOnENIs reports whether the kernel has shown each leased address in a pod, at an ENI's link or a slave of this
-// link. The address of a routed pod is at neither.
+// allOnENIs reports whether the kernel has shown each leased address on the link of an ENI, or on a slave of this link.
+// The address of a routed pod is on neither.
 func allOnENIs(s *registry.State, used lease.Used) bool {
 	for a, l := range s.Leases.All() {
 		if !used.AtENI(s, a, l) || s.BegunAfter(l, used.Looked) {

@@ -18,8 +18,8 @@ import (
 // record: see package lease. The argument askedSince is the time when this process began to ask EC2. If this or another
 // process will ask EC2 again, askedSince is zero, and the record makes no other ADD fail.
 //
-// If a subnet is full, no ADD of this node asks EC2 again until the record expires (Until of registry.Failure). Without
-// this limit, the repeated ADDs of all nodes would use up the account's rate of calls.
+// If a subnet is full, no ADD of the pool asks EC2 again until the record expires (Until of registry.Failure). Without
+// this pause, the repeated ADDs of all nodes would use up the account's rate of calls.
 func (p *Pool) recordFailure(ctx context.Context, o lease.Owner, cause error, askedSince time.Time) error {
 	if errors.Is(cause, context.DeadlineExceeded) || errors.Is(cause, context.Canceled) {
 		askedSince = time.Time{} // this process has no time left, and EC2 has refused nothing

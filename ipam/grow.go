@@ -17,9 +17,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// growPool asks EC2 once for the addresses that all waiting ADDs of the pool need. Its caller holds the lock "grow".
-// growPool tries the cheapest way first: prefixes or addresses on an ENI with room, the fullest ENI first. If no ENI
-// has room, growPool creates an ENI.
+// growPool asks EC2 once for the addresses that all waiting ADDs of the pool need. Its caller holds the lock "grow". If
+// an ENI has room, growPool gets prefixes or addresses for this ENI, because this costs the fewest calls. It begins
+// with the fullest ENI. If no ENI has room, growPool creates an ENI.
 func (p *Pool) growPool(ctx context.Context) error { return p.withPassedOver(p.growOnce(ctx)) }
 
 func (p *Pool) growOnce(ctx context.Context) error {
@@ -90,7 +90,7 @@ func creationError(reasons []error, err error) error {
 }
 
 // confirmAddrs does the work of a growth if the provision is "none". If the registry was rebuilt, confirmAddrs compares
-// the registry's unconfirmed addresses with EC2. If EC2 confirms none, the error says why no address is free.
+// the registry's unconfirmed addresses with EC2. If EC2 confirms no address, the error says why no address is free.
 func (p *Pool) confirmAddrs(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil {

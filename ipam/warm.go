@@ -61,8 +61,8 @@ func (p *Pool) Fill(ctx context.Context) (free int, err error) {
 }
 
 // countFree returns how many addresses are free, and whether the pool wants more. The result enough is true if ADDs
-// wait, and each of them can have a free address. Only then should Fill let these ADDs go first. With too few
-// addresses, some of these ADDs would ask EC2 themselves, and the pool would need one call more.
+// wait, and each of them can have a free address. If enough is true, Fill should let these ADDs go first. With too few
+// addresses, some of these ADDs would ask EC2 themselves, and the pool would need one more call.
 func (p *Pool) countFree(ctx context.Context) (free int, wantsMore, enough bool, err error) {
 	err = p.Registry.Change(ctx, func(s *registry.State) {
 		p.Note(s)
@@ -89,9 +89,9 @@ func (p *Pool) updateRegistry(ctx context.Context) error {
 	return nil
 }
 
-// giveWay releases the lock "grow", so that the waiting ADDs can take it. It takes the lock again when no ADD waits any
-// more, or after a second. If it took the lock at once, it could overtake the waiting ADDs. It returns a function that
-// releases the lock again.
+// giveWay releases the lock "grow", so that the waiting ADDs can take the lock. giveWay takes the lock again when no
+// ADD waits any more, or after a second. If giveWay took the lock at once, it could overtake the waiting ADDs. The
+// returned function releases the lock that giveWay has taken.
 func (p *Pool) giveWay(ctx context.Context, unlock func()) (func(), error) {
 	const most, look = time.Second, 10 * time.Millisecond
 	unlock()
