@@ -86,8 +86,8 @@ node-feature-discovery, and does not call the API server:
 	}
 }
 
-// publishNumbers publishes the numbers of the rows: in the file of --feature-file, or at the API server. With
-// --dry-run, it does nothing.
+// publishNumbers writes the numbers of the rows into the file of --feature-file. Without this flag, it sends the
+// numbers to the API server. With --dry-run, it does nothing.
 func publishNumbers(c *cli.Context, rows []offerRow) error {
 	switch file := c.String("feature-file"); {
 	case c.Bool("dry-run"):
@@ -146,8 +146,8 @@ func patchNode(c *cli.Context, rows []offerRow) error {
 	return patchError(err, node, path)
 }
 
-// patchError adds the node's name to the error of a request to the API server, and a hint if there is one. For nil, it
-// returns nil.
+// patchError adds the node's name to err, the error of a request to the API server. For some errors, it also adds a
+// hint. If err is nil, it returns nil.
 func patchError(err error, node, kubeconfig string) error {
 	if err == nil {
 		return nil

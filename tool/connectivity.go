@@ -18,8 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/connectivity"
 )
 
-// usualInternet is the host by which the test tries the path to the internet by default. If the VPC has an endpoint for
-// this host, the host's name resolves to a private address, and the test skips the path.
+// usualInternet is the host to which the test connects by default, to try the path to the internet. If the VPC has an
+// endpoint for this host, the host's name resolves to a private address, and the test skips the path.
 const usualInternet = "sts.amazonaws.com:443"
 
 func connectivityTest() *cli.Command {
@@ -139,8 +139,8 @@ func testOf(c *cli.Context) (t connectivity.Test, err error) {
 	return t, err
 }
 
-// networkNamed returns the network with a name, or the first network if name is "". It looks only at networks with our
-// veth pairs.
+// networkNamed returns the network that has this name, or the first network if name is "". It looks only at networks
+// with our veth pairs.
 func networkNamed(conflists *conf.Conflists, name string) (conf.Network, error) {
 	networks, err := conflists.Networks()
 	for _, n := range networks {

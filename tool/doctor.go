@@ -70,8 +70,8 @@ that do not ask EC2, for Prometheus.` +
 	}
 }
 
-// chosenChecks returns the checks that the command line names. If it names none, chosenChecks returns all checks, or
-// with --local, all that do not ask EC2.
+// chosenChecks returns the checks that the command line names. If it names none, chosenChecks returns all checks. But
+// with --local, it leaves out the checks that ask EC2.
 func chosenChecks(c *cli.Context) ([]doctor.Check, error) {
 	wanted := c.StringSlice("check")
 	var chosen []doctor.Check

@@ -112,7 +112,7 @@ type drainRow struct {
 }
 
 // drainRows returns a row for each ENI in ids. reasons has a text for each ENI that differs from the configuration. If
-// onlyDiffering is true, there are only rows for ENIs that drain or differ.
+// onlyDiffering is true, drainRows returns rows only for draining ENIs, and for ENIs that differ.
 func drainRows(s *registry.State, ids []string, reasons map[string]string, onlyDiffering bool) (rows []drainRow) {
 	for _, id := range ids {
 		e, known := s.ENIs[id]

@@ -80,7 +80,8 @@ type workload struct {
 	IP, Zone string
 }
 
-// A missingPart is a part that the conflist lacks: Means says where to add it and why, and Lines is its text.
+// A missingPart is a part that the conflist lacks. Means says where and why an operator must add the part. Lines is the
+// text of the part.
 type missingPart struct {
 	Means string   `json:"means"`
 	Lines []string `json:"lines"`
@@ -143,8 +144,8 @@ func (w yamlName) String() string {
 	return string(w)
 }
 
-// dnsLabel matches the names that namespaces, Services and labels may have (RFC 1123), up to 40 characters instead of
-// 63, because addWorkloads appends an address to the name of the egress.
+// dnsLabel matches the names that namespaces, Services and labels may have (RFC 1123). But it matches at most 40
+// characters instead of 63, because addWorkloads appends an address to the name of the egress.
 var dnsLabel = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`)
 })
@@ -198,8 +199,8 @@ func newEgress(n conf.NetworkEgress, name string, e egress.Egress) missingPart {
 	return missingPart{means, strings.Split(text, "\n")}
 }
 
-// newEgressNetwork returns the network for a new egress: the first that already has an egress, or else the first that
-// can have one.
+// newEgressNetwork returns the network for a new egress. This is the first network that already has an egress. If no
+// network has one, it is the first network that can have one.
 func newEgressNetwork(conflists *conf.Conflists, networks []conf.NetworkEgress) (conf.NetworkEgress, error) {
 	if len(networks) > 0 {
 		return networks[0], nil
@@ -287,7 +288,7 @@ func (m *manifest) addWorkloads(c *cli.Context) error {
 }
 
 // maxStatefulSetName is the greatest length of the name of a StatefulSet. Kubernetes writes the name, a hyphen and a
-// hash of 10 digits into a label, which has at most 63 characters.
+// hash of 10 characters into a label, which has at most 63 characters.
 const maxStatefulSetName = 52
 
 // addMissing appends to m.Lacks the parts that the conflist lacks for the routers of the manifest.

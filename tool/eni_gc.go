@@ -122,8 +122,8 @@ func (l *leakSearch) print(w io.Writer) {
 	}
 }
 
-// deleteOld deletes the leaked ENIs that a run first saw longer ago than --grace. It records the others in the file
-// sightings.
+// deleteOld deletes the leaked ENIs that a run saw for the first time more than --grace ago. It records the other
+// leaked ENIs in the file of the sightings.
 func (l *leakSearch) deleteOld(ctx context.Context) error {
 	enis, err := l.findLeaks(ctx)
 	if err != nil {
@@ -138,7 +138,7 @@ func (l *leakSearch) deleteOld(ctx context.Context) error {
 	var failed error
 	for _, e := range enis {
 		first, again := seen[e.ID]
-		if !again || first.After(now) { // a first run in the future means that the clock was set back
+		if !again || first.After(now) { // a time in the future shows that the clock was set back
 			first = now
 		}
 		row := leakRow{e.ID, e.Tags[book.TagInstance], e.Subnet, first}
@@ -235,7 +235,7 @@ func (l *leakSearch) aliveInstances(
 	return alive, vpc, nil
 }
 
-// mayUse returns a function that reports whether this node may still use an ENI that was created for it.
+// mayUse returns a function that reports whether this node may still use an ENI that was created for this node.
 func (l *leakSearch) mayUse() (func(id string) bool, error) {
 	s, err := l.pool.Registry.View()
 	if err != nil {

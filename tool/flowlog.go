@@ -49,8 +49,8 @@ func newFlowFormat(names []string) (f flowFormat, err error) {
 	return f, err
 }
 
-// podsOf returns the pods that had a record's two addresses at the time of the record, or "-" for an address of no pod.
-// If lost lines of the lease log may name another pod, the word "unknown" precedes the known pods.
+// podsOf returns the pods that had a record's two addresses at the time of the record. For an address of no pod, it
+// returns "-". If lost lines of the lease log may name another pod, the word "unknown" precedes the known pods.
 func (f flowFormat) podsOf(h *history.History, record []string) (src, dst string) {
 	start, errStart := strconv.ParseInt(record[f.start], 10, 64)
 	end, errEnd := strconv.ParseInt(record[f.end], 10, 64)

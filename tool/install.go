@@ -116,8 +116,8 @@ func installOrRemove(c *cli.Context, i *install.Installation, host *nl.NS) ([]in
 	})
 }
 
-// installation reads the conflist to install and the variables of --env. Then it enters the node's root directory, and
-// chooses the directories for the files.
+// installation reads the variables of --env, and the conflist for the node. Then it enters the node's root directory,
+// and chooses the directories for the files.
 func installation(c *cli.Context) (*install.Installation, error) {
 	root, from := filepath.Clean(c.String("root")), filepath.Clean(c.String("from"))
 	if root == from {

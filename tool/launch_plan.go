@@ -28,8 +28,8 @@ type launchPlan struct {
 	except int       // number of slots that the template leaves empty, for ENIs for which pods ask
 }
 
-// planOf makes the plan from the command line and the configuration. It asks EC2 for the limits of the instance type,
-// and for a subnet if neither names one.
+// planOf makes the plan from the command line and the configuration. It asks EC2 for the limits of the instance type.
+// If neither command line nor configuration names a subnet, planOf also asks EC2 for a subnet.
 func planOf(c *cli.Context) (launchPlan, error) {
 	p := launchPlan{eni: launchENI{Description: "pods", SubnetID: c.String("subnet"), DeleteOnTermination: true}}
 	networks, err := conf.Load(c.String("config")).All()
@@ -76,7 +76,7 @@ func planOf(c *cli.Context) (launchPlan, error) {
 }
 
 // poolsOf returns a policy for each pool of the networks. requestsENIs reports whether pods may ask for ENIs. Of
-// networks with the same name, only the first counts: a file of Multus may have a copy of a conflist.
+// networks with the same name, only the first counts, because a file of Multus may have a copy of a conflist.
 func poolsOf(networks []conf.List) (pools []lease.Policy, requestsENIs bool) {
 	var all []lease.Policy
 	for i, l := range networks {
@@ -106,7 +106,7 @@ func poolNamed(c *cli.Context, pools []lease.Policy, name string) (lease.Policy,
 
 // mergePolicies merges the policies of networks that share a pool. The result has all families of the networks, their
 // highest interfaceIndex, and their highest maxENIs. With Multus, one pod may be in several networks, and gets an
-// address for each. So mergePolicies adds their maxPods.
+// address of each network. So mergePolicies adds up the maxPods of the networks.
 func mergePolicies(sharing []lease.Policy) lease.Policy {
 	p := sharing[0]
 	p.Families = slices.Clone(p.Families)

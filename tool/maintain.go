@@ -237,7 +237,7 @@ func (m *maintenance) runMetrics(ctx context.Context) []commandRow {
 	return []commandRow{m.runCommand(ctx, "metrics", "--config", m.config, "--file", m.metrics)}
 }
 
-// runCommand runs a command of this tool in a separate process, so that the command cannot affect maintain and other
+// runCommand runs a command of this tool in a separate process, so that the command cannot affect maintain or other
 // commands.
 func (m *maintenance) runCommand(ctx context.Context, command string, args ...string) commandRow {
 	limited, cancel := context.WithTimeout(ctx, commandTimeout)

@@ -199,7 +199,7 @@ func (n podNode) podCount(c *cli.Context) (int, error) {
 	return n.limitedPods(pods + n.host), nil
 }
 
-// limitedPods returns the number pods, or the limit from --max or the key maxPods if this limit is lower.
+// limitedPods returns its argument, but not more than n.most, which is the limit from --max or from the key maxPods.
 func (n podNode) limitedPods(pods int) int {
 	if n.most > 0 {
 		return min(pods, n.most)
@@ -208,7 +208,7 @@ func (n podNode) limitedPods(pods int) int {
 }
 
 // limits asks EC2 for the limits of the instance type. If the command line names no type, and no pool may get addresses
-// from EC2, the result is empty: the caller counts only the addresses of attached ENIs.
+// from EC2, the result is empty. The caller then counts only the addresses of attached ENIs.
 func (n podNode) limits(c *cli.Context) (aws.Limits, error) {
 	grows := func(p lease.Policy) bool { return p.Provision != lease.ProvisionNone }
 	switch {

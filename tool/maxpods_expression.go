@@ -14,11 +14,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// This file writes the number of pods as an expression in CEL, for programs that launch nodes of many instance types:
-// Karpenter and nodeadm. Both know two variables: default_enis is the number of ENIs of the default network card, and
-// ips_per_eni is the number of IPv4 addresses of an ENI. Karpenter (pkg/cel/environment.go) has the functions min and
-// max for two numbers, and refuses a negative result. Nodeadm (nodeadm/doc/examples.md) has only the functions of CEL.
-// If a result is not positive, nodeadm uses the number of pods for a node with amazon-vpc-cni-k8s instead.
+// The code in this file writes the number of pods as an expression in CEL, for Karpenter and nodeadm. These programs
+// launch nodes of many instance types. Both programs know two variables. default_enis is the number of ENIs of the
+// default network card. ips_per_eni is the number of IPv4 addresses of an ENI. Karpenter (pkg/cel/environment.go) has
+// the functions min and max for two numbers, and refuses a negative result. Nodeadm (nodeadm/doc/examples.md) has only
+// the functions of CEL. If a result is not positive, nodeadm uses the number of pods for a node with amazon-vpc-cni-k8s
+// instead.
 
 // A format is the output for a program that launches nodes.
 type format struct {

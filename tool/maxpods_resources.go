@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// This file prints the resources that a new node of an instance type will advertise. An autoscaler must know them
-// before it launches a node for waiting pods.
+// The code in this file prints the resources that a new node of an instance type will advertise. An autoscaler must
+// know them before it launches a node for waiting pods.
 
 // templateTag is the first part of a tag's key. The second part is the name of a resource (Cluster Autoscaler, "Scaling
 // a node group to 0" on AWS).
@@ -44,7 +44,7 @@ func (n podNode) printResources(c *cli.Context, f format) error {
 }
 
 // resourceRows returns a row for each pool, with the number of addresses that the pool can have if the other pools have
-// none.
+// no addresses.
 func (n podNode) resourceRows(c *cli.Context, l aws.Limits) ([]resourceRow, error) {
 	rows := []resourceRow{}
 	for _, p := range n.pools {

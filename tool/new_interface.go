@@ -78,7 +78,7 @@ happen if the registry was lost, for example by a reboot.` + cli.JSON("iface mac
 // VPC.
 type madeENI struct {
 	eniRow
-	VPCCIDRs []netip.Prefix `json:"vpc_cidrs"` // the VPC's primary CIDR first
+	VPCCIDRs []netip.Prefix `json:"vpc_cidrs"` // the first is the VPC's primary CIDR
 }
 
 // madeENIOf returns the registry's data about an ENI.

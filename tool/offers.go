@@ -23,10 +23,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// This file counts the addresses that a node offers to the scheduler: those that it has for pods, and those that EC2
-// can still give. If a node offers too many addresses, the node gets pods whose sandbox fails until an address is free.
-// A node never offers fewer than the leased addresses, because a kubelet that restarts would then reject running pods.
-// If it is not known whether EC2 can give an address, the address counts as offered.
+// The code in this file counts the addresses that a node offers to the scheduler. These are the addresses that the node
+// has for pods, and the addresses that EC2 can still give. If a node offers too many addresses, the node gets pods
+// whose sandbox fails until an address is free. If a node offered fewer addresses than are leased, a kubelet would
+// reject running pods when it restarts. So a node always offers at least the leased addresses. If it is not known
+// whether EC2 can give an address, the address counts as offered.
 
 // Resource is the extended resource of the default pool. The resource of another pool is named Resource-POOL.
 const Resource = "cni-ipvlan-vpc-k8s/addresses"
@@ -47,12 +48,12 @@ func resourceOf(pool string) (name string, ok bool) {
 // An offerRow is a resource of a node, with its number and the parts of this number.
 type offerRow struct {
 	Resource string `json:"resource"`
-	Number   int    `json:"number"`   // leased + free + more + cooling - reserved, and at least leased
+	Number   int    `json:"number"`   // leased + free + more + cooling - reserved, but at least leased
 	Leased   int    `json:"leased"`   // addresses that pods have
 	Free     int    `json:"free"`     // addresses that the next pods can get at once
 	More     int    `json:"more"`     // addresses that EC2 can still give
 	Cooling  int    `json:"cooling"`  // addresses that no pod gets yet, because they were used a short time ago
-	Reserved int    `json:"reserved"` // addresses not offered: the most that cooled at one time in --window
+	Reserved int    `json:"reserved"` // addresses not offered: the highest number of cooling addresses within --window
 }
 
 // offerRows returns a row for each pool of this node.
@@ -149,8 +150,9 @@ func (n countedNode) grows() bool {
 	return slices.ContainsFunc(n.pools, func(p lease.Policy) bool { return p.Provision != lease.ProvisionNone })
 }
 
-// How old EC2's last description of the subnets may be: scarceSubnetsMaxAge if the subnets limit how many addresses the
-// node can get, and otherwise subnetsMaxAge. All nodes of an account share EC2's limit for describe calls.
+// How old EC2's last description of the subnets may be. scarceSubnetsMaxAge is for a node whose subnets limit how many
+// addresses the node can get. subnetsMaxAge is for all other nodes. All nodes of an account share EC2's limit for
+// describe calls.
 const (
 	scarceSubnetsMaxAge = 10 * time.Minute
 	subnetsMaxAge       = time.Hour

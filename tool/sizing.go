@@ -70,8 +70,8 @@ and EC2's limits do not matter.` +
 	}
 }
 
-// sizingFlags returns the flags of the command sizing: those of maxpods except --format and --instance-type, and flags
-// for the numbers of nodes and pods.
+// sizingFlags returns the flags of the command sizing. These are the flags of maxpods except --format and
+// --instance-type, and further flags for the numbers of nodes and pods.
 func sizingFlags() []cli.Flag {
 	var flags []cli.Flag
 	for _, f := range maxPods().Flags {
@@ -148,7 +148,8 @@ func (n podNode) setNeeds(row *sizingRow, l aws.Limits, wanted, nodes int) {
 	for row.Used < row.ENIs && with(row.Used) < wanted {
 		row.Used++
 	}
-	// For a new ENI, a node asks for more addresses than it needs: one spare for each 4. A /28 has 16 addresses.
+	// For a new ENI, a node asks for more addresses than it needs: one spare address for each 4 addresses. A /28 has 16
+	// addresses.
 	const block, spare = 16, 4
 	one := min(wanted+(wanted+spare-1)/spare, with(row.Used))
 	if n.pools[0].Prefixes && !l.NoPrefixes {

@@ -26,7 +26,7 @@
 //	connectivity-test         which paths of pods work, and where packets stop
 //	iam-policy                the permissions that the role of the node needs
 //	launch-template           ENIs and addresses that come with the instance
-//	support-bundle            the state of the node in one file for others, and a page made of such a file
+//	support-bundle            a file with the state of the node, for other people; or an HTML page from such a file
 //	whois                     which pod had an address earlier; adds pods to flow logs
 //	registry-list             the free addresses
 //	free-ips                  the addresses that neither the node nor a pod has, as metadata and the kernel say

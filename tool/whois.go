@@ -230,7 +230,7 @@ func tenureOf(l *history.Lease) tenure {
 func timeText(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // podName returns the name of the pod that had a lease, or of the container outside Kubernetes. If the node knew only
-// that the address was in use, it returns "unknown".
+// that the address was in use, podName returns "unknown".
 func podName(l *history.Lease) string {
 	switch {
 	case l.Pod != "":
