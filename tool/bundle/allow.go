@@ -20,11 +20,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// An allowance has the words and tags of this node that the bundle may contain. The bundle also keeps words that match
+// An allowance lists the words and tags that may leave this node in the bundle. The bundle also keeps words that match
 // the patterns in this source file. It withholds all other words, because they may be secrets.
 type allowance struct {
 	words map[string]bool   // names of pods, links and networks; keptText keeps these words
-	tags  map[string]string // tags of the conflists, by key; other tags do not leave the node
+	tags  map[string]string // the subnetTags of the conflists, by key; keptTags keeps these tags
 }
 
 func newAllowance() *allowance { return &allowance{map[string]bool{}, map[string]string{}} }
@@ -41,11 +41,11 @@ func (w *allowance) allowWords(words ...string) {
 // withheld replaces a value that does not leave the node.
 const withheld = conf.Withheld
 
-// ownTags are the tags that this project sets on ENIs, with values of its own.
+// ownTags are the keys of the tags that this project sets on ENIs.
 var ownTags = []string{book.TagManaged, book.TagInstance, book.TagPool, book.TagKeep}
 
-// keptTags returns the tags that may leave the node. They are tags of our own whose value cannot be a secret, and tags
-// whose key and value are in a conflist.
+// keptTags returns the tags that may leave the node. They are the ownTags whose values cannot be secrets, and the tags
+// whose keys and values are in a conflist.
 func (w *allowance) keptTags(tags map[string]string) map[string]string {
 	kept := map[string]string{}
 	for key, value := range tags {
@@ -85,7 +85,7 @@ func (w *allowance) keptState(s *registry.State) *registry.State {
 	return s
 }
 
-// keptENIs returns ENIs as EC2 or metadata describe them. It leaves out the parts that must not leave the node.
+// keptENIs returns its argument, ENIs from EC2 or from metadata, without the parts that must not leave the node.
 func (w *allowance) keptENIs(all []aws.ENI) (kept []aws.ENI) {
 	for _, e := range all {
 		e.Tags, e.Description = w.keptTags(e.Tags), ""
@@ -114,8 +114,8 @@ func (w *allowance) keptLinks(all []nl.Link) []nl.Link {
 	return kept
 }
 
-// lazyRegexp returns a function that compiles a regular expression at its first call, and not at each start of the
-// tool.
+// lazyRegexp returns a function. The first call of this function compiles the regular expression. So a start of the
+// tool does not compile all expressions.
 func lazyRegexp(expression string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
 }
@@ -123,7 +123,7 @@ func lazyRegexp(expression string) func() *regexp.Regexp {
 // ownAlias matches the alias of a veth pair of ours: our name, the network, the container, the interface, and the pod.
 var ownAlias = lazyRegexp(`^cni-ipvlan-vpc-k8s [\w.-]{1,64} [\w.-]{1,128} [\w.-]{1,15}( [\w./-]{1,128})?$`)
 
-// mostText is how many bytes of a text the bundle keeps at most, if another program has written the text.
+// mostText is the maximum number of bytes that the bundle keeps of a text of another program.
 const mostText = 4 << 10
 
 // Some patterns match words that cannot be a secret. Other patterns match words that name a secret.
@@ -135,14 +135,14 @@ var (
 	mixed      = lazyRegexp(`^(IPv|ipv|ip|l|L|eth|ens|enp|veth|lo|EC|ec|k|K|v|V|t|c|m|r|HTTP|TLS|RFC|arm|amd)` +
 		`\d{1,4}(s|n|gn|i|a|g|d|Z|T|xlarge)?\d?$|^k[38]s$|^\d{1,2}xlarge$|^\d[a-f]$|^[12]\d{3}-\d\d-\d\dT\d\d$|^\d\dT\d\d$|^netns\d*$`)
 	clock = lazyRegexp(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$`)
-	// words that name a secret; the next word is then the secret, and never leaves the node
+	// secretName matches words that name a secret. The next word may be the secret, so it does not leave the node
 	secretName = lazyRegexp(`(?i)(passw|passphrase|secret|token|credential|authoriz|bearer|api[-_]?key|` +
 		`private[-_]?key|cookie|session|signature|access[-_]?key|pwd$|basic$)`)
 	variable = lazyRegexp(`^["']?[A-Z][A-Z0-9_]{2,}=`)
 	request  = lazyRegexp(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 )
 
-// keptText returns the text, with the constant withheld in place of each word that may be a secret.
+// keptText returns the text, but replaces each word that may be a secret by the constant withheld.
 func (w *allowance) keptText(text string) string {
 	if len(text) > mostText {
 		text = text[:mostText] + " " + withheld
@@ -186,7 +186,7 @@ func (w *allowance) keptName(word string) string {
 }
 
 // isPlain reports whether a word is certainly no secret. The ID of an EC2 request looks like a secret. Such an ID is
-// plain only if isRequest is true: the text has announced the ID of a request.
+// plain only if isRequest is true. isRequest says that the text has announced the ID of a request.
 func (w *allowance) isPlain(word string, isRequest bool) bool {
 	core := strings.Trim(word, `"'()[]{}<>,;:.!?`+"`")
 	switch {

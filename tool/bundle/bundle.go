@@ -50,7 +50,7 @@ type Source struct {
 	Took  string `json:"took"`
 }
 
-// String says how much of a source the bundle has, and why.
+// String says how much of a source the bundle has, and why the bundle does not have more.
 func (s Source) String() string {
 	return fmt.Sprintf("the source %q is %s: %s", s.Name, s.State, s.Why)
 }
@@ -70,9 +70,9 @@ type Bundle struct {
 	State     *registry.State   // nil if the source was not read; the same holds for the fields below
 	Log       []registry.Line   // the end of the lease log
 	Networks  []conf.List       // the part of the conflists that may leave the node
-	Kernel    *doctor.Snapshot  // links, addresses, routes, rules, and what else the kernel told doctor's checks
+	Kernel    *doctor.Snapshot  // links, addresses, routes, rules, and the kernel's other answers to doctor's checks
 	Observed  *view.Observation // the answers of registry, kernel, metadata and EC2
-	Cloud     *doctor.Answers   // what EC2 and metadata answered to the questions of doctor's checks
+	Cloud     *doctor.Answers   // the answers of EC2 and metadata to doctor's checks
 	Findings  *doctor.Report    // findings of the doctor that ran on the node
 	Unmade    []doctor.Unmade   // checks that the node could not make
 	Pods      []PodObjects      // the kernel's objects in the pods' namespaces

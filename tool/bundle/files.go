@@ -14,15 +14,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// A network is the part of a conflist's network that may leave the node.
+// A network is the part of a conflist that may leave the node.
 type network struct {
 	File string          `json:"file"`
 	List json.RawMessage `json:"list"`
 }
 
 // readConflists reads the conflists, and keeps only their documented keys (see [conf.List.Documented]). The returned
-// [finish] also adds the names and tags of the conflists to the allowance. So later readings keep these names and tags
-// in texts.
+// [finish] also adds the names and tags of the conflists to the allowance. So later readings keep these names and tags.
 func (g *gathering) readConflists(context.Context) (finish, error) {
 	return func() (any, error) {
 		all := []network{}

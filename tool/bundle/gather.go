@@ -127,8 +127,8 @@ func callWithin[T any](ctx context.Context, deadline time.Duration, f func(conte
 // data.
 type cutter interface{ Cut() bool }
 
-// fittingJSON returns the JSON of a value. It cuts the value until the compressed JSON has at most share bytes. If it
-// has cut the value, the result "why" says so.
+// fittingJSON returns the JSON of a value. It cuts the value until the size of the compressed JSON is at most share (in
+// bytes). If it has cut the value, the result "why" says so.
 func fittingJSON(v any, share int) (text []byte, why string, err error) {
 	for {
 		if text, err = json.Marshal(v); err != nil {

@@ -32,8 +32,8 @@ var units = []string{"cni-gc.service", "cni-gc.timer", "cni-warm.service", "cni-
 	"cni-release.service", "cni-release.path", "cni-advertise.service", "cni-advertise.timer", "cni-links.service",
 	"cni-metrics.service", "cni-metrics.timer", "cni-doctor.service", "cni-doctor.timer"}
 
-// speakers are the programs whose lines about our units may leave the node. A drop-in of an operator may run any other
-// program in our units.
+// speakers are the programs whose lines about our units may leave the node. With a drop-in, an operator can run other
+// programs in our units. The lines of these programs stay on the node.
 var speakers = []string{"systemd", cli.Program, "cni-tool", "cni-ipvlan-vpc-k8s-links"}
 
 // The maximum numbers of lines and bytes that the bundle reads from the journal.
@@ -87,8 +87,8 @@ func (w *allowance) keptEntries(text []byte) (all []Entry) {
 	return all
 }
 
-// programOutput runs a program, and returns its output. If the output has more than limit bytes, programOutput returns
-// the first bytes, and kills the program.
+// programOutput runs a program, and returns its output. If the output is too long, programOutput returns the first
+// bytes, up to the limit, and kills the program.
 func programOutput(ctx context.Context, limit int64, program string, args ...string) ([]byte, error) {
 	c := exec.CommandContext(ctx, program, args...)
 	c.WaitDelay = time.Second
@@ -110,7 +110,7 @@ func programOutput(ctx context.Context, limit int64, program string, args ...str
 	return text, err
 }
 
-// endOfLog reads the last lines of a lease log, from its current file and the one before.
+// endOfLog reads the last lines of a lease log, from its previous file and its current file.
 func endOfLog(file string) (lines []registry.Line, err error) {
 	const last = 4 << 20
 	for _, name := range []string{file + ".1", file} {
@@ -134,7 +134,7 @@ func endOfLog(file string) (lines []registry.Line, err error) {
 	return lines, err
 }
 
-// fileEnd returns the end of a file, at most limit bytes.
+// fileEnd returns the last bytes of a file, up to the limit.
 func fileEnd(name string, limit int64) ([]byte, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -27,9 +27,9 @@ const (
 // [gathering], because the gathering goes on only after the finish has returned.
 type finish func() (any, error)
 
-// A reading reads one source. A reading must not change the gathering, because the reading may still run after its
-// deadline, while the gathering goes on. The gathering writes the value that the finish returns into the source's file,
-// as JSON. If another reading stores the source, the value is nil.
+// A reading reads one source. A reading must not change the gathering. After the reading's deadline, the gathering goes
+// on, but the reading may still run. The gathering writes the finish's value to the source's file, as JSON. If another
+// reading stores the source, the value is nil.
 type reading struct {
 	name, file string
 	deadline   time.Duration
@@ -37,8 +37,8 @@ type reading struct {
 	read       func(*gathering, context.Context) (finish, error)
 }
 
-// readings are all readings in their order. A reading adds names to the allowance, and later readings keep these names
-// in texts. A bundle has room for all shares and the manifest together.
+// readings are all readings in their order. A reading adds names to the allowance, so that later readings keep these
+// names. A bundle has room for all shares and the manifest together.
 var readings = []reading{
 	{sourceConflists, "conflists.json", 5 * time.Second, 60_000, (*gathering).readConflists},
 	// The kernel is read before the registry, because an ADD makes the lease before the links. So the registry has the
@@ -136,7 +136,7 @@ func (g *gathering) readObserved(ctx context.Context) (finish, error) {
 	if err := g.openError(); err != nil {
 		return nil, err
 	}
-	// Less than the reading's deadline, because Observe reads the kernel after it has asked EC2.
+	// This time is shorter than the reading's deadline, because Observe first asks EC2, and then reads the kernel.
 	const asking = 15 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, asking)
 	defer cancel()
