@@ -16,7 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// A kind is a state of an address in the page's map of addresses, with its colour, letter and shape.
+// A kind is a state of an address. The class and the letter show this state in the page's map of addresses.
 type kind struct{ Class, Letter, Name, Means string }
 
 var kinds = []kind{
@@ -51,7 +51,7 @@ type eni struct {
 	Boot, Wrong                                      bool
 	Counts                                           []kindCount
 	Blocks                                           []block
-	Next                                             string // anchor of the section that follows the map on the page
+	Next                                             string // anchor of the place after the ENI's map
 }
 
 type kindCount struct {
@@ -59,7 +59,8 @@ type kindCount struct {
 	N int
 }
 
-// eniMaps returns the ENIs, sorted by card and device index. A last element has the addresses that are on no ENI.
+// eniMaps returns the ENIs, sorted by card and device index. If there are addresses on no ENI, the last element has
+// them.
 func eniMaps(b *bundle.Bundle, held []view.Holding, d difference) (all []eni) {
 	links := map[string]string{}
 	if b.Observed != nil {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package page explains a support bundle: as findings, and as one page of HTML that needs no script, no network and no
-// other file. After the findings, the page shows the ENIs, the addresses, and the pods with their paths. Then it shows
-// where the sources disagree, and when leases began and ended.
+// Package page explains a support bundle. It prints findings, or writes one page of HTML. The page needs no script, no
+// network and no other file. After the findings, the page shows the ENIs, the addresses, and the pods with their paths.
+// Then it shows where the sources disagree, and when leases began and ended.
 package page
 
 import (
@@ -154,13 +154,14 @@ func pageOf(b *bundle.Bundle, r Review) page {
 	return p
 }
 
-// mostNamed is the largest number of addresses for which the map's cells still show the names of pods.
+// mostNamed is a number of addresses. If the map has more addresses, its cells do not show the names of pods.
 const mostNamed = 400
 
 // mostOfGroup is how many findings of a group are visible at once. A reader can unfold the other findings.
 const mostOfGroup = 3
 
-// groups puts the findings of one check and one severity together, the worst first.
+// groups makes one group of all findings with the same check and severity. The groups with the worst severity come
+// first.
 func groups(r Review) (all []group) {
 	about := map[string]string{}
 	for _, c := range doctor.Checks(false) {
@@ -271,7 +272,7 @@ func linesOf[T fmt.Stringer](name string, items []T) fold {
 	return f
 }
 
-// A pod is an entry of the page: one interface of a pod, with the paths of the packets of this interface.
+// A pod is an entry of the page about one interface of a pod, with the paths of this interface's packets.
 type pod struct {
 	ID, Name, Addr, State, Age string
 	Path, Pair                 []string
@@ -330,8 +331,8 @@ func pairsOf(s *doctor.Snapshot) map[string]nl.Link {
 	return pairs
 }
 
-// packetPaths returns the path of a pod's packets to the VPC, and their path to the node, Services and the internet. If
-// the pod has only one path, nodePath is nil.
+// packetPaths returns two paths of a pod's packets. The first path is to the VPC. The second path is to the node,
+// Services and the internet. If the pod has only one path, nodePath is nil.
 func packetPaths(s *registry.State, l registry.Lease, pair nl.Link) (vpcPath, nodePath []string) {
 	e := s.ENIs[l.ENI]
 	link := cmp.Or(e.Link, "its link")
@@ -359,7 +360,7 @@ type difference struct {
 	Findings []view.Finding
 	Rows     []row
 	Agree    int             // number of addresses about which the sources agree
-	about    map[string]bool // by address or ENI: whether it has a disagreement that does not end by itself
+	about    map[string]bool // by address or ENI: whether the sources have a disagreement that does not end by itself
 	silent   []string
 }
 

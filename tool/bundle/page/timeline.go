@@ -32,7 +32,7 @@ type event struct {
 	What   string
 }
 
-// A timeline has the events, the latest first, and a picture of them.
+// A timeline has a picture of the events, and a list of the events. The list begins with the latest event.
 type timeline struct {
 	Events   []event
 	More     int // number of earlier events
@@ -132,7 +132,8 @@ func registryEvents(s *registry.State) (all []event) {
 	return all
 }
 
-// journalEvents returns the journal's warnings about EC2. The registry does not keep refusals that ended long ago.
+// journalEvents returns the journal's warnings about EC2. Some of them are about old refusals, which the registry no
+// longer has.
 func journalEvents(journal []bundle.Entry) (all []event) {
 	const warning = "4" // the level of a warning in syslog
 	for _, e := range journal {
