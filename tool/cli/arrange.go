@@ -13,7 +13,7 @@ import (
 // Arrange returns a command line in the order that the library urfave/cli needs: the command, its flags, its arguments.
 // People may type flags in any place. After the word "--", all words are arguments. args[0] is the name of the program.
 func Arrange(app *App, args []string) []string {
-	// The second condition: a shell asks how to complete a line, so the order of the words must stay.
+	// If the second condition is true, a shell asks how to complete a line, so the order of the words must stay.
 	if len(args) < 2 || slices.Contains(args, "--generate-bash-completion") {
 		return args
 	}
@@ -62,8 +62,8 @@ func splitFlags(known []Flag, args []string) (flags, rest []string) {
 	return flags, rest
 }
 
-// takesNext reports whether a flag has its value in the next word of the command line. The argument word holds the
-// flag.
+// takesNext reports whether a flag has its value in the next word of the command line. The argument "word" is the word
+// with the flag.
 func takesNext(known []Flag, word string) bool {
 	if strings.Contains(word, "=") {
 		return false

@@ -63,7 +63,7 @@ func programName(arg0 string) string {
 	return Program
 }
 
-// Patience is how long a command may take. EC2 may throttle an account for a minute.
+// Patience is how long a command may take. It is longer than the minute for which EC2 may throttle an account.
 const Patience = 2 * time.Minute
 
 // Complete completes a command: it adds the flag --output, a time limit, and a check of the arguments. A command
@@ -101,7 +101,7 @@ func CompleteEndless(c *Command) {
 }
 
 // JSON returns the last paragraph of a command's description: the fields of the command's answer with --output json. If
-// the argument fields begins with "[]", the answer is a list of objects. The fields of an object are in braces after
+// the text of the fields begins with "[]", the answer is a list of objects. The fields of an object are in braces after
 // the name of the object. A field keeps its name and type from release to release. The tests compare the names with the
 // transcripts of tool/testdata. Times have the form of RFC 3339, in UTC.
 func JSON(fields string) string { return "\n\nWith --output json: " + fields }
@@ -118,7 +118,8 @@ func checkArgs(c *Context, hasOwnOutput bool) error {
 	return nil
 }
 
-// unknownFlag and invalidValue match the library's errors about flags. Package flag makes the texts of these errors.
+// unknownFlag and invalidValue match the library's errors about flags. The library gets the texts of these errors from
+// the Go package "flag".
 var (
 	unknownFlag  = regexp.MustCompile(`^flag provided but not defined: -+(.*)$`)
 	invalidValue = regexp.MustCompile(`^invalid value "(.*)" for flag -+(\S+): .*$`)

@@ -55,7 +55,8 @@ func resolveLinks(path string) (to string, ok bool) {
 }
 
 // ReplaceFile replaces the file at path, so that another process reads either the whole old content or the whole new
-// content. If path is a symlink, the file replaces the symlink. The caller must hold a lock (see [atomicfile.Replace]).
+// content. If path is a symlink, the new file replaces the symlink. The caller must hold a lock (see
+// [atomicfile.Replace]).
 func ReplaceFile(path string, data []byte, mode fs.FileMode) error {
 	dir, err := os.OpenRoot(filepath.Dir(path))
 	if err != nil {

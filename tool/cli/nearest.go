@@ -5,7 +5,8 @@ package cli
 
 import "strings"
 
-// Nearest returns the first of the known words that are most similar to a mistaken word, or "" if none is similar.
+// Nearest returns the known word that is most similar to a mistaken word. If several words are equally similar, it
+// returns the first of these words. If no word is similar, it returns "".
 func Nearest(word string, known []string) string {
 	const similar = 0.6
 	best, most := "", 0.0

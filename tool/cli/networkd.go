@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// UnreadByNetworkd returns the first of the files that was written after the start of the running systemd-networkd.
-// systemd-networkd reads networkd.conf(5) only when it starts. If it has read all files, or does not run in this
-// network namespace, the result is "".
+// UnreadByNetworkd returns a file that was written after the running systemd-networkd had started. If there are several
+// such files, it returns the first one in the argument's order. systemd-networkd reads networkd.conf(5) only when it
+// starts. If it has read all files, or does not run in this network namespace, the result is "".
 //
 // The change time of a file counts (inode(7)), because package managers set the modification time to an earlier time.
 func UnreadByNetworkd(files []string) (string, error) {
@@ -40,14 +40,14 @@ func UnreadByNetworkd(files []string) (string, error) {
 	return "", nil
 }
 
-// isBetween reports whether a file was written after a process had started, but not after now. A later change time
+// isBetween reports whether a file was written after a process had started, and not later than now. A later change time
 // shows that the clock was wrong. With such a time, a file would count as unread even after a new start of the process.
 func isBetween(written, started, now time.Time) bool {
 	return written.After(started) && !written.After(now)
 }
 
-// networkdStart returns the time when the systemd-networkd of this network namespace started, or the zero time if no
-// such process runs.
+// networkdStart returns the time when the systemd-networkd of this network namespace started. If no such process runs,
+// it returns the zero time.
 func networkdStart() (time.Time, error) {
 	ours, err := os.Readlink("/proc/self/ns/net")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -80,7 +80,7 @@ func startOf(dir string) (time.Time, error) {
 		return time.Time{}, err
 	}
 	// The field starttime has the start of the process, in units of 1/100 second since the boot (proc_pid_stat(5)). The
-	// index of starttime in the slice fields is 19, because the slice begins after the name of the program.
+	// index of starttime in the slice "fields" is 19, because the slice begins after the name of the program.
 	const field, perSecond = 19, 100
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	up, _, _ := strings.Cut(string(uptime), " ")

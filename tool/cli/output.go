@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/excerpt"
 )
 
-// Answer writes v as JSON if the command line asks for JSON, and otherwise the text that the function "text" writes. In
-// this text, it escapes characters that are not printable.
+// Answer writes v as JSON if the command line asks for JSON. Otherwise, it writes the output of the function "text". In
+// this output, it escapes characters that are not printable.
 func Answer(c *Context, v any, text func(w io.Writer)) error {
 	var b bytes.Buffer
 	if c.String("output") == "json" {

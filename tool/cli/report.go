@@ -38,7 +38,7 @@ type hinted struct {
 
 func (h hinted) Unwrap() error { return h.error }
 
-// Count returns a number with a noun, such as "1 error" or "2 errors". The argument thing holds the noun in the
+// Count returns a number with a noun, such as "1 error" or "2 errors". The argument "thing" is the noun in the
 // singular.
 func Count(n int, thing string) string {
 	if n != 1 {
@@ -75,7 +75,8 @@ func Report(w io.Writer, err error) int {
 }
 
 // exitCoder returns the first error in the tree of err that sets the exit status of the tool, or nil. It ignores an
-// exec.ExitError, which has the exit status of another program. Such an error has no method Unwrap.
+// exec.ExitError, which has the exit status of another program. An exec.ExitError has no method Unwrap, so the
+// interface ofTool requires this method.
 func exitCoder(err error) urfave.ExitCoder {
 	type ofTool interface {
 		urfave.ExitCoder
