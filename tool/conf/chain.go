@@ -23,7 +23,7 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// versions are the versions of the specification that our plugins support.
+// versions are the CNI versions that our plugins support.
 var versions = cni.VersionsStartingFrom("0.3.0").SupportedVersions()
 
 // networkName is CNI's rule for the name of a network (CNI specification 1.1.0, section 1).
@@ -167,8 +167,8 @@ func (r *review) reviewFurther(at map[string]int) {
 	}
 }
 
-// reviewHooks reviews whether the plugins after TypeIPVlan work with the mode of the ipvlan slave. A plugin itself sees
-// only its own configuration.
+// reviewHooks reviews whether the plugins after TypeIPVlan work with the mode of the ipvlan slave. A plugin sees only
+// its own configuration, so it cannot check this.
 func (r *review) reviewHooks(at map[string]int) {
 	i, ok := at[TypeIPVlan]
 	var slave struct{ Mode string }
@@ -242,9 +242,9 @@ func (r *review) reviewTuning(i int) {
 	}
 }
 
-// reviewPortmap reviews whether the reference plugin "portmap" sets a bit of our nodePortMark (the argument mark). Then
-// pods of the node do not reach the hostPorts of other pods. The defaults have this fault: the iptables backend of
-// portmap sets bit 13 (0x2000), and nodePortMark is 0x2000. The nftables backend sets no bit.
+// reviewPortmap reviews whether the reference plugin "portmap" sets a bit of our nodePortMark (the argument mark). If
+// portmap sets such a bit, pods of the node do not reach the hostPorts of other pods. The defaults have this fault: the
+// iptables backend of portmap sets bit 13 (0x2000), and nodePortMark is 0x2000. The nftables backend sets no bit.
 func (r *review) reviewPortmap(i int, mark uint32) {
 	var c struct {
 		Backend     string `json:"backend"`
@@ -263,7 +263,8 @@ func (r *review) reviewPortmap(i int, mark uint32) {
 // podAnnotations is the capability by which runtimes pass the pod's annotations to a plugin.
 const podAnnotations = "io.kubernetes.cri.pod-annotations"
 
-// reviewEgress reviews whether the plugin egress gets the annotations by which pods choose an egress.
+// reviewEgress reviews the capabilities of the plugin "egress", and the gateways. If pods choose their egress by an
+// annotation, the runtime must pass the annotations of pods to the plugin.
 func (r *review) reviewEgress(where string, i int, c *egress.Config) {
 	annotated := r.Plugins[i].Capabilities[podAnnotations]
 	routers := map[string]string{}
@@ -315,8 +316,8 @@ func (r *review) reviewGateways(where string, c *egress.Config, p ptp.Config) {
 	}
 }
 
-// whyByENI returns why packets from pods to a Service leave by the pods' ENI, or "" if pods send them to the node. The
-// Service has the address a, which is not in hostCidrs.
+// whyByENI returns why packets from pods to a Service leave by the pods' ENI. If pods send the packets to the node, it
+// returns "". The Service has the address a, which is not in hostCidrs.
 func whyByENI(a netip.Addr, p ptp.Config, routed []netip.Prefix) string {
 	i := indexContaining(routed, a)
 	switch {

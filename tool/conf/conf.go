@@ -9,8 +9,8 @@
 // that Load cannot parse may belong to another program. So the error is about such a file only if no other file has our
 // plugins. [Conflists.Unread] has the errors of all files that Load cannot parse.
 //
-// [Conflists.Whole] is an exception: it returns no answer if a file cannot be parsed or a network has a mistake,
-// because an answer without one of our networks would be wrong.
+// [Conflists.Whole] is an exception. It returns no answer if a file cannot be parsed, or if a network has a mistake. An
+// answer without one of our networks would be wrong.
 package conf
 
 import (
@@ -167,5 +167,5 @@ var ErrNone = errors.New("no conflist with the plugin " + TypeAll + " or " + Typ
 // cannot read is not absent.
 func Absent(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrNone) }
 
-// PoolName returns the name of a pool for people. In the registry, the default pool has an empty name.
+// PoolName returns the name of a pool as the tool prints it. In the registry, the default pool has an empty name.
 func PoolName(pool string) string { return cmp.Or(pool, lease.DefaultPool) }

@@ -40,9 +40,9 @@ func (m Member) documentedKeys() map[string]any {
 	return all
 }
 
-// addDocumented copies documented values of an object into a map. A value is documented if the struct type t has a
-// field for its key, and the value has the type of this field. For privateKeys, addDocumented writes [Withheld] in
-// place of each text in the value.
+// addDocumented copies documented values of an object into a map. If the struct type t has a field for a key, and the
+// value of the key has the type of this field, the value is documented. For privateKeys, addDocumented writes
+// [Withheld] in place of each text in the value.
 func addDocumented(to map[string]any, object json.RawMessage, t reflect.Type) {
 	var values map[string]json.RawMessage
 	if json.Unmarshal(object, &values) != nil {
@@ -67,7 +67,8 @@ func addDocumented(to map[string]any, object json.RawMessage, t reflect.Type) {
 	}
 }
 
-// withholdValues returns a JSON object of texts with Withheld in place of each text. For anything else, it returns nil.
+// withholdValues replaces each value of a JSON object by Withheld. If the argument is no object of texts, it returns
+// nil.
 func withholdValues(value json.RawMessage) any {
 	var tags map[string]string
 	if json.Unmarshal(value, &tags) != nil {

@@ -24,7 +24,7 @@ const (
 // ourTags are the tags that the plugin sets on each new ENI.
 var ourTags = []string{book.TagManaged, book.TagInstance, book.TagPool, book.TagKeep}
 
-// reviewEC2 reviews the values that EC2 would refuse at the pool's first new ENI.
+// reviewEC2 looks for values that make EC2 refuse the first new ENI of a pool.
 func (r *review) reviewEC2(where string, c *lease.Config) {
 	if c.MaxENIs == 1 && c.InterfaceIndex > 0 && (c.Provision == "" || c.Provision == string(lease.ProvisionFull)) {
 		r.report(where, "maxENIs: 1: want 2 or more, because maxENIs counts the boot ENI, which has no addresses for "+

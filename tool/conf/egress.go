@@ -21,8 +21,8 @@ type NetworkEgress struct {
 	Asks map[string]bool // the capabilities that the egress plugin declares
 }
 
-// Egress returns the egresses of all networks that have one. In such a network, a plugin of another project may give
-// the pods their addresses.
+// Egress returns the networks that have an egress. In such a network, a plugin of another project may give the pods
+// their addresses.
 func (c *Conflists) Egress() ([]NetworkEgress, error) {
 	if len(c.Ours()) == 0 && len(c.egresses) == 0 && c.egressesFailed == nil {
 		return nil, c.noneError()
@@ -57,7 +57,7 @@ func EgressOf(l List) (NetworkEgress, error) {
 	return n, err
 }
 
-// PodAnnotations reports whether the plugin gets the annotations of pods.
+// PodAnnotations reports whether the egress plugin gets the annotations of pods.
 func (n NetworkEgress) PodAnnotations() bool { return n.Asks[podAnnotations] }
 
 // MayChoose reports whether pods of a Kubernetes namespace may choose their addresses.

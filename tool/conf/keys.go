@@ -14,8 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// Installed is a key of a list. Its value names the plugins of other projects that the command install has written into
-// the list. If the list has a further plugin of another project, a program other than install has added that plugin.
+// Installed is a key of a list. If the command install writes plugins of other projects into a list, the value of this
+// key names these plugins. If the list has a further plugin of another project, a program other than install has added
+// that plugin.
 const Installed = "cni-ipvlan-vpc-k8s/installed"
 
 // listKeys are the keys of a list (CNI specification 1.1.0, section 1, "Configuration format"). Other methods review
@@ -105,8 +106,8 @@ func jsonFields(t reflect.Type) map[string]reflect.Type {
 	return fields
 }
 
-// suggestion returns the end of the text about an unknown key: a question with the most similar known key, or "" if
-// none is similar.
+// suggestion returns the end of the text about an unknown key. The end is a question with the most similar known key.
+// If no known key is similar, the end is "".
 func suggestion(key string, known map[string]reflect.Type) string {
 	best := cli.Nearest(key, slices.Sorted(maps.Keys(known)))
 	if best == "" {

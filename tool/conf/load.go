@@ -30,7 +30,7 @@ type Conflists struct {
 	Files    []File // in the order in which runtimes try them (libcni, ConfFiles; the first file by name wins)
 	Unlisted error  // why Load cannot list the path
 
-	policies []lease.Policy // of all pools of the networks without a mistake
+	policies []lease.Policy // of all pools; networks with a mistake are left out
 	networks []Network
 	egresses []NetworkEgress
 

@@ -30,8 +30,8 @@ func (r *review) reviewNeighbours() {
 	}
 }
 
-// reviewNeighbour compares the list with a list of another file. A delegate of Multus may have the name of the list,
-// because it is a copy of the list.
+// reviewNeighbour compares the list with a list of another file. If the other list is a delegate of Multus, the two
+// names may be equal, because the delegate is a copy of the list.
 func (r *review) reviewNeighbour(f string, other List) {
 	if other.Plugin(TypeIPAM) != nil && other.Name == r.Name && !other.Delegate {
 		r.report("", "name: %s also has the network %q: want different names, because a DEL of one network also ends "+
@@ -62,7 +62,7 @@ func (r *review) reviewNeighbour(f string, other List) {
 }
 
 // reviewENIUse compares how the list and another list use ENIs. The plugins of this release and of earlier releases
-// accept lists that differ. So these mistakes do not stop an installation.
+// accept lists that use ENIs differently. So these mistakes do not stop an installation.
 func (r *review) reviewENIUse(f string, other List) {
 	if r.IPAM == nil || other.IPAM == nil {
 		return

@@ -38,7 +38,7 @@ func networksOf(lists []List) (all []Network, failed error) {
 		if l.Plugin(TypePTP) == nil || seen[l.Name] {
 			continue
 		}
-		// Mark the name even if the list has a mistake, because all further lists of this name are older versions.
+		// Mark the name even if the list has a mistake, because only the first list with this name counts.
 		seen[l.Name] = true
 		n, err := NetworkOf(l)
 		if err != nil {

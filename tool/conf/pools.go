@@ -16,8 +16,8 @@ import (
 // MostAddTimeout is the largest value that the key addTimeout may have.
 const MostAddTimeout = registry.MostWait
 
-// Whole returns the policies of the pools of all networks. It returns nil if a command cannot know all pools: there is
-// no network, a network has a mistake, or Load cannot parse a file.
+// Whole returns the policies of the pools of all networks. It returns nil if a command cannot know all pools. This is
+// so if there is no network, if a network has a mistake, or if Load cannot parse a file.
 func (c *Conflists) Whole() []lease.Policy {
 	if _, err := c.All(); err != nil || c.Unread() != nil {
 		return nil
@@ -43,9 +43,9 @@ func (c *Conflists) Common() (lease.Policy, error) {
 	return lease.Common(first...), nil
 }
 
-// Wanted returns how many free IPv4 addresses each pool should have, by the pool's name in the registry. It leaves out
-// pools that are no longer configured. If c does not know all pools (see Whole), Wanted returns the warm.min in the
-// registry, from the last ADD.
+// Wanted returns how many free IPv4 addresses each pool should have. The keys are the pools' names in the registry. It
+// leaves out pools that are no longer configured. If c does not know all pools (see Whole), Wanted returns the warm.min
+// that the last ADD has written into the registry.
 func (c *Conflists) Wanted(s *registry.State) map[string]int {
 	noted, wanted := map[string]int{}, map[string]int{}
 	for pool, w := range s.Warm {
@@ -64,7 +64,7 @@ func (c *Conflists) Wanted(s *registry.State) map[string]int {
 }
 
 // Pools returns, for each pool, the policy for filling the pool. If networks share a pool, Pools takes the policy of
-// the first network, and the largest warm.min and warm.max of all these networks. A run of registry-gc keeps free
+// the first network, and the largest warm.min and warm.max of all these networks. The command registry-gc keeps free
 // addresses by the same values.
 func (c *Conflists) Pools() (pools []lease.Policy) {
 	for _, p := range c.policies {
@@ -154,8 +154,9 @@ func (c *Conflists) Unclear(e registry.ENI) bool {
 	return slices.ContainsFunc(c.policies, func(p lease.Policy) bool { return p.Pool == e.Pool && p.Unclear(e) })
 }
 
-// ReuseWait returns how long the addresses of a pool cool: the longest time of the networks that share the pool, or the
-// default if no configuration has the pool. A derived pool has the time of the pool from which it is derived.
+// ReuseWait returns how long the addresses of a pool cool. If networks share the pool, their longest time counts. If no
+// configuration has the pool, the result is the default. A derived pool has the time of the pool from which it is
+// derived.
 func (c *Conflists) ReuseWait(pool string) time.Duration {
 	if from, ok := lease.Derived(pool); ok {
 		pool = from

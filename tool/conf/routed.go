@@ -16,8 +16,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// reviewDataPaths reviews whether the list has the plugins that the data paths of the pools need, and whether these
-// plugins fit the data paths. A plugin itself sees only its own configuration.
+// reviewDataPaths reviews whether the list has the plugins that the data paths of the pools need. It also reviews
+// whether these plugins fit the data paths. A plugin sees only its own configuration, so it cannot check this.
 func (r *review) reviewDataPaths(at map[string]int) {
 	var ipam lease.Config
 	var pair ptp.Config

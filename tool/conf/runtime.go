@@ -15,9 +15,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// This file has the rules by which runtimes parse a list (libcni, NetworkConfFromBytes). If one value has the wrong
-// type, runtimes refuse the whole list. The value may be in the configuration of another project's plugin. A test
-// compares these rules with libcni.
+// The code in this file has the rules by which runtimes parse a list (libcni, NetworkConfFromBytes). If one value has
+// the wrong type, runtimes refuse the whole list, even if the value is for another project's plugin. A test compares
+// these rules with libcni.
 
 // reviewTypes reviews the values that a runtime parses before it calls a plugin.
 func (r *review) reviewTypes(b []byte, object map[string]json.RawMessage) {

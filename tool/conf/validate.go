@@ -23,7 +23,7 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// A Mistake is what is wrong with a configuration, and what would be right.
+// A Mistake says what is wrong with a configuration, and what would be right.
 type Mistake struct {
 	File  string `json:"file"`
 	Where string `json:"where"` // the plugin; "" for the list itself
@@ -57,7 +57,7 @@ type review struct {
 	siblings       *Conflists // conflists of the file's directory; nil: no runtime reads the directory
 	comingPrograms []string   // programs that will be installed before the file
 	mistakes       []Mistake
-	against        string // the path of the file with which reviewNeighbours compares now
+	against        string // the path of the file with which reviewNeighbours compares this file now
 	text           []byte
 }
 
