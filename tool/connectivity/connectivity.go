@@ -32,13 +32,14 @@ import (
 // Least is the default and the minimum of [Test.Within].
 const Least = 30 * time.Second
 
-// pathTimeout is how long a path may take.
+// pathTimeout is how long one attempt on a path may take. An attempt with small and large packets may take twice as
+// long.
 const pathTimeout = 2 * time.Second
 
 // Each of these functions returns a time limit for one part of a test. The parts are two ADDs, the call to the node of
 // the test's peer (see askPeer), the paths, and two DELs. All parts together take less than [Test.Within]. Two limits
-// count from the start of the test: after nextUntil, the second ADD does not begin, and at lookUntil, unfinished ADDs
-// and paths fail.
+// count from the start of the test. After nextUntil, the second ADD does not begin. At lookUntil, unfinished ADDs and
+// paths fail.
 
 func (t Test) addWithin() time.Duration { return t.Within * 9 / 30 } // for each ADD
 func (t Test) nextUntil() time.Duration { return t.Within * 6 / 30 }
@@ -55,7 +56,7 @@ type Test struct {
 	Port      uint16
 	Service   netip.AddrPort // zero value: use the API server's Service, if kube-proxy has rules for it
 	DNS       netip.Addr     // zero value: there is no DNS server to test
-	Name      string         // the name for which to ask the DNS server
+	Name      string         // the name that the test looks up at the DNS server
 	Internet  string         // "": no host
 	Explicit  bool           // an operator has named the host in Internet
 	Within    time.Duration  // [Least] or more

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// watchTime is how long taps watch the links while the test sends the packets of a path again. It is less than one
-// second, because TCP repeats its first packet after one second.
+// watchTime is how long the test waits for an answer while taps watch the links. It is less than one second, because
+// the taps should not see the packet that TCP repeats after one second.
 const watchTime = 900 * time.Millisecond
 
 // A finding is what the test observes when it tries a failed path once more.
@@ -24,7 +24,7 @@ type finding struct {
 	failed    error
 	sightings []sighting
 	drops     []nl.Dropper
-	counted   []string // the kernel's drop counters, only those that have changed
+	counted   []string // the changed drop counters of the kernel
 	checkErr  error    // the errors of CHECK for the path's pods
 }
 
@@ -165,10 +165,10 @@ func (s *scene) furthestSighting(f finding) (l sighting, any bool) {
 	return l, any
 }
 
-// progressOf returns a number that is higher if the sighting is further on the path: out of a pod, into the node, out
-// of the node, into a pod, and then the same four places for the answer. If a pod calls a Service, the node may send
-// the packet back into the pod. Then the arrival in the pod counts as "into the node", because the packet is not yet at
-// its destination.
+// progressOf returns a number that is higher if the sighting is further on the path. A path has four places: out of a
+// pod, into the node, out of the node, into a pod. The places of the answer count as further than the places of the
+// request. If a pod calls a Service, the node may send the packet back into the pod. Then the arrival in the pod counts
+// as "into the node", because the packet is not yet at its destination.
 func (s *scene) progressOf(f finding, l sighting) (steps int) {
 	switch node := l.ns == s.node; {
 	case node && !l.Out, !node && !l.Out && f.isRequest(l) && l.ns == f.from:

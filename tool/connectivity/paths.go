@@ -171,8 +171,8 @@ var metadataAddrs = map[nl.Family]netip.AddrPort{nl.IPv4: netip.MustParseAddrPor
 	nl.IPv6: netip.MustParseAddrPort("[fd00:ec2::254]:80")}
 
 // metadataPaths returns the paths to the metadata service: from the node, and from a pod. The plugins need the path
-// from the node. Most instances have no IPv6 endpoint. So for IPv6, there is only the path from a pod, and only if the
-// configuration blocks this path. The test then tries whether this path is really blocked.
+// from the node. Most instances have no IPv6 endpoint. So for IPv6, the test tries only the path from a pod, and only
+// if the configuration blocks this path. The test then finds out whether the path is really blocked.
 func (s *scene) metadataPaths(f nl.Family) (all []path) {
 	to, a := metadataAddrs[f], s.pods[0]
 	if f == nl.IPv4 {
@@ -250,8 +250,9 @@ func (s *scene) servicePaths(f nl.Family) []path {
 }
 
 // serviceFamily returns the first family of the cluster's Services. The API server's Service has only this family.
-// Usually, the DNS server's Service also has only this family. If the DNS server is not known, or the pods lack the
-// family of its address, serviceFamily returns a family that Services and pods have.
+// Usually, the DNS server's Service also has only this family, so the DNS server's address shows the family. If the DNS
+// server is not known, or the pods lack the family of its address, serviceFamily returns a family that Services and
+// pods have.
 func (s *scene) serviceFamily() nl.Family {
 	a := s.pods[0]
 	if s.DNS.IsValid() && a.addr(nl.FamilyOf(s.DNS)).IsValid() {

@@ -82,8 +82,8 @@ func (s *scene) peerPaths(f nl.Family) (all []path) {
 	return all
 }
 
-// askCallBack asks the other node's pod to call the pod p of this node, and returns an error if the other node's pod
-// gets no answer.
+// askCallBack asks the other node's pod to call the pod p of this node. If the other node's pod gets no answer,
+// askCallBack returns an error.
 func askCallBack(ctx context.Context, p *pod, to netip.AddrPort) error {
 	a, err := callServer(ctx, p.ns, to, call{Size: smallCall, Back: p.server.port()})
 	if err != nil {

@@ -23,7 +23,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// A pod is a network namespace that the plugins have connected, and in which a server of this process answers calls.
+// A pod is a network namespace that the plugins have connected. A server of this process answers calls in this
+// namespace.
 type pod struct {
 	name     string
 	ns       *nl.NS
@@ -32,7 +33,7 @@ type pod struct {
 	links    []string     // the links in the pod
 	veth     string       // the node's end of the veth pair
 	eni      string       // the name of the link of the pod's ENI on the node
-	hasSlave bool         // the pod has a slave of the link eni
+	hasSlave bool         // the pod has a slave of the link "eni"
 	server   *server
 }
 
@@ -75,8 +76,8 @@ func (t Test) addTimeout() time.Duration {
 	return min(t.addWithin()-3*time.Second, conf.MostAddTimeout)
 }
 
-// hastyConflist returns the conflist of the test with a short addTimeout, so that a waiting ADD returns an error before
-// this program kills it.
+// hastyConflist returns the conflist of the test with a short addTimeout. So a waiting ADD returns an error before this
+// program kills the ADD.
 func (t Test) hastyConflist() ([]byte, error) {
 	l := t.Network.List
 	plugins := make([]json.RawMessage, len(l.Plugins))
@@ -218,10 +219,11 @@ func nameOf(links []nl.Link, index int) string {
 	return links[i].Name
 }
 
-// addAdvice returns what an operator can do about an ADD that has failed after the time took.
+// addAdvice returns what an operator can do about an ADD that has failed. The argument "took" is the duration of this
+// ADD.
 func (t Test) addAdvice(err error, took time.Duration) string {
 	most := t.addTimeout()
-	if took < most || most == conf.MostAddTimeout { // an ADD did not wait, or no ADD may wait longer
+	if took < most || most == conf.MostAddTimeout { // the ADD failed early, or had the longest addTimeout
 		return addHint(err)
 	}
 	return fmt.Sprintf("in this test, an ADD waits at most %v for an address. Repeat the test with a longer --within. "+

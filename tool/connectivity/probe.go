@@ -48,7 +48,7 @@ func tryConnect(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
 	return c.Close()
 }
 
-// requestHTTP sends a request of HTTP. Any answer of HTTP is a success.
+// requestHTTP sends an HTTP request. Any HTTP answer is a success.
 func requestHTTP(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
 	c, err := dial(ctx, n, "tcp", to)
 	if err != nil {
@@ -71,7 +71,7 @@ func requestHTTP(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
 	return nil
 }
 
-// lookUpName asks a DNS server for a name. The answer that the name does not exist is also a success.
+// lookUpName asks a DNS server for the addresses of a name. The answer that the name does not exist is also a success.
 func lookUpName(ctx context.Context, n *nl.NS, server netip.AddrPort, name string) error {
 	r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return dial(ctx, n, network, server)
