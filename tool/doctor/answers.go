@@ -148,8 +148,8 @@ func (p *Node) strayFinding(nodeAddr netip.Addr, dev string, r nl.Route, rules [
 	return a
 }
 
-// catchingRule returns the first rule of another program that matches the node's packets from nodeAddr and comes before
-// the rule for the main table.
+// catchingRule returns the first rule of another program that matches the node's packets from nodeAddr. It looks only
+// at rules before the rule for the main table.
 func catchingRule(nodeAddr netip.Addr, rules []nl.Rule) (nl.Rule, bool) {
 	for _, r := range rules {
 		if r.Family != nl.FamilyOf(nodeAddr) || r.Pref == 0 || r.Pref >= prefMain ||
@@ -165,7 +165,8 @@ func catchingRule(nodeAddr netip.Addr, rules []nl.Rule) (nl.Rule, bool) {
 
 // checksSource reports whether the kernel checks the source of packets that arrive by the link dev, which is a pod's
 // veth. The higher value of two sysctls counts: the sysctl for all links, and the sysctl of the link (ip-sysctl,
-// rp_filter). "loose" is as bad as "strict", because the veth has no address.
+// rp_filter). "loose" counts like "strict", because the kernel makes no difference at a link without an address, such
+// as the veth.
 func (p *Node) checksSource(dev string) bool {
 	return slices.ContainsFunc([]string{"all", dev}, func(link string) bool {
 		v, err := p.kernel.Sysctl("net/ipv4/conf/" + link + "/rp_filter")

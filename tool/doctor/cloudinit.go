@@ -30,8 +30,8 @@ const hotplugMeans = "With hotplug, cloud-init gives the node all addresses of e
 	"then answers instead of its pods"
 
 // checkCloudInit checks that cloud-init does not configure the ENIs of pods (cloud-init, "Events and updates" and
-// "Amazon EC2"). With apply_full_imds_network_config, it configures all ENIs at the first boot. With hotplug, it
-// configures each ENI that is attached later.
+// "Amazon EC2"). With apply_full_imds_network_config, cloud-init configures all ENIs at the first boot. With hotplug,
+// cloud-init configures each ENI that is attached later.
 func (p *Node) checkCloudInit(context.Context) ([]Finding, error) {
 	if !p.hasFile(cloudConfig) || p.hasFile("/etc/cloud/cloud-init.disabled") {
 		return nil, nil
@@ -97,7 +97,7 @@ func readCloudSettings(files ...string) (c cloudSettings, _ error) {
 }
 
 // addFile adds the settings in the text of one file. It does not parse YAML, but finds the top-level key above each
-// line. Under the key "updates", it only looks for words, because YAML allows several forms of a list.
+// line. Under the key "updates", it looks only for words, because YAML allows several forms of a list.
 func (c *cloudSettings) addFile(text string) {
 	top, updates, said := "", "", false
 	for line := range strings.Lines(text) {

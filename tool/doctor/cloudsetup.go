@@ -34,7 +34,7 @@ func (p *Node) checkCloudSetup(ctx context.Context) ([]Finding, error) {
 		value = assignedValue(string(b), "NM_CLOUD_SETUP_EC2", value)
 	}
 	if !slices.Contains([]string{"yes", "y", "true", "t", "on", "1"}, strings.ToLower(value)) {
-		return nil, nil // off, as by default
+		return nil, nil // nm-cloud-setup is off, which is the default
 	}
 	const dropIn = "/etc/systemd/system/" + cloudSetupUnit + ".d/cni-ipvlan-vpc-k8s.conf"
 	return []Finding{{Severity: severe, About: cloudSetupUnit,
@@ -47,8 +47,8 @@ func (p *Node) checkCloudSetup(ctx context.Context) ([]Finding, error) {
 }
 
 // assignedValue returns the value of an environment variable after systemd has read the text of one file of a unit. The
-// argument "earlier" is the value from previous files. The last assignment counts, and an empty one removes all
-// previous ones (systemd.exec(5)).
+// argument "earlier" is the value from previous files. The last assignment counts, and an empty assignment removes all
+// previous assignments (systemd.exec(5)).
 func assignedValue(text, name, earlier string) string {
 	for line := range strings.Lines(text) {
 		set, ok := strings.CutPrefix(strings.TrimSpace(line), "Environment=")

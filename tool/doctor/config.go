@@ -16,7 +16,7 @@ import (
 )
 
 // checkConfig finds the mistakes in the conflists, as validate does. It also finds a file whose name sorts before our
-// conflist, because a runtime reads the first file.
+// conflist, because a runtime reads only the first file.
 func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 	if p.file == "" {
 		return p.withoutConflist(), nil
@@ -54,8 +54,8 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 }
 
 // secondConflist returns a finding if CRI-O's directory has another file beside ours, and CRI-O's configuration names
-// no network. If CRI-O starts while the other file is the first, CRI-O believes that the running pods of our network
-// have ended, and sends a DEL for each pod.
+// no network. If the other file is the first one when CRI-O starts, CRI-O believes that the running pods of our network
+// have ended. CRI-O then sends a DEL for each pod.
 func (p *Node) secondConflist(files []conf.File) []Finding {
 	_, err := os.Stat(p.pathOf("/etc/crio"))
 	others := slices.DeleteFunc(slices.Clone(files), func(f conf.File) bool { return f.Path == p.file })

@@ -32,7 +32,7 @@ const (
 	note    = "note"    // the finding only informs the operator
 )
 
-// A Finding is what is wrong with a node.
+// A Finding says what is wrong with a node.
 type Finding struct {
 	Check    string `json:"check"`
 	Severity string `json:"severity"`
@@ -235,8 +235,8 @@ func reportOf(checks []Check, makeCheck func(Check) (found []Finding, made bool)
 }
 
 // notMade returns the finding that a check could not be made. If EC2 refuses the credentials, or if the node does not
-// reach EC2, the finding is an error, because pods that need EC2 will fail. Otherwise the finding is a warning. If
-// several checks do not reach EC2, only the first of their findings is an error.
+// reach EC2, pods that need EC2 will fail. So the finding is an error. Otherwise the finding is a warning. If several
+// checks do not reach EC2, only the first of their findings is an error.
 func (p *Node) notMade(c Check, err error) Finding {
 	f := Finding{Severity: warning, About: c.Name, Means: "this check could not be made: " + err.Error(),
 		Do: "correct this error. Then run the check again: " + cli.Name + " doctor --check " + c.Name}
@@ -313,6 +313,6 @@ func (r Report) Print(w io.Writer) {
 	}
 }
 
-// fewChecks is the maximum number of checks that Print names if there are no findings. Of more checks, Print writes
-// only the number.
+// fewChecks is the maximum number of checks that Print names if there are no findings. If there are more checks, Print
+// writes only their number.
 const fewChecks = 10

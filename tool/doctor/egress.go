@@ -103,8 +103,8 @@ func egressFix(o repair.Outdated) func(context.Context) (string, error) {
 }
 
 // egressLost returns a finding for each pod whose egress has lost an object. If repair can put the object back, the
-// finding has a fix. egressLost then deletes the pod from the map "outdated", so that doctor reports the pod only once.
-// The argument ports has the UDP port of each network.
+// finding has a fix, and egressLost deletes the pod from the map "outdated". So doctor reports the pod only once. The
+// argument ports has the UDP port of each network.
 func (p *Node) egressLost(ports map[string]int, outdated map[string]repair.Outdated) (found []Finding, failed error) {
 	seen := map[registry.Key]bool{} // a pod has a lease for each address
 	for _, l := range p.state.Leases.All() {
@@ -138,7 +138,7 @@ func lostEgress(pod string, err error) Finding {
 			"Doctor also reports a pod that an earlier release has made, because such a pod has fewer objects"}
 }
 
-// egressKernel tries whether the kernel makes tunnels in the families of the gateways, and returns a finding for each
+// egressKernel tries whether the kernel makes tunnels in the families of the gateways. It returns a finding for each
 // family without tunnels. A tunnel needs kernel modules. In a unit of systemd, for example, doctor is not permitted to
 // load them. The finding is then only a note, because the runtime may have the permission.
 func egressKernel(networks []conf.NetworkEgress) (found []Finding) {
@@ -166,7 +166,7 @@ func egressKernel(networks []conf.NetworkEgress) (found []Finding) {
 	return found
 }
 
-// refusingGateways sends a datagram to each gateway of an egress, and returns a finding for each gateway that refuses
+// refusingGateways sends a datagram to each gateway of an egress. It returns a finding for each gateway that refuses
 // the datagram. If a gateway's Service has no endpoint, kube-proxy's rules refuse the datagram at once. A router does
 // not answer, because the datagram contains no packet to forward.
 func refusingGateways(ctx context.Context, name string, e egress.Egress, port int) (found []Finding) {

@@ -20,7 +20,7 @@ type place struct {
 	env      aws.Environment
 	severity string // of a finding about this place
 	fails    string // what fails if a variable of the place has an invalid value
-	correct  string // how an operator gives this place the same environment as the runtime
+	correct  string // how an operator gives this place the environment of the runtime
 }
 
 // checkEndpoint looks at the variables that choose how a program asks EC2, for example the endpoint and a proxy. A

@@ -20,11 +20,12 @@ import (
 // environmentFile is the file with variables that the units of the tool read (EnvironmentFile=).
 const environmentFile = "/etc/cni-ipvlan-vpc-k8s.env"
 
-// runtimeNames are the names in /proc of the programs that execute CNI plugins. k3s starts a containerd of its own.
+// runtimeNames are the names that /proc shows for the programs that execute CNI plugins. k3s also executes a
+// containerd.
 var runtimeNames = []string{"containerd", "crio", "cri-dockerd"}
 
 // A process is a container runtime of this node.
-type process struct{ program, dir string } // dir: in /proc
+type process struct{ program, dir string } // dir is its directory in /proc
 
 func (p process) String() string { return p.program + ", process " + filepath.Base(p.dir) }
 
@@ -71,8 +72,8 @@ func runtimePlaces() ([]place, error) {
 	return found, err
 }
 
-// environmentOf makes an environment from assignments of the form NAME=VALUE. Of two assignments to a name, the last
-// counts, as in systemd.
+// environmentOf makes an environment from assignments of the form NAME=VALUE. If a name has several assignments, the
+// last one counts, as in systemd.
 func environmentOf(assignments []string) aws.Environment {
 	values := map[string]string{}
 	for _, a := range assignments {
@@ -139,7 +140,8 @@ func quotedWords(line string) []string {
 	})
 }
 
-// fileVariables returns the variables of an environment file. No variable that we read has a value of several lines.
+// fileVariables returns the variables of an environment file. It does not support values of several lines, because no
+// variable that we read has such a value.
 func fileVariables(text string) (all []string) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)

@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// checkFirewall looks for chains that may drop packets that the node forwards for pods. Such chains are from other
-// programs, for example Docker and firewalld, or from hardened images. checkFirewall does not evaluate the rules in
-// these chains, because they may depend on any property of a packet.
+// checkFirewall looks for chains that may drop packets that the node forwards for pods. Other programs make such
+// chains, for example Docker and firewalld. Hardened images have such chains, too. checkFirewall does not evaluate the
+// rules in these chains, because they may depend on any property of a packet.
 func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 	networks, _ := p.conflists.Networks() // checkConfig reports mistakes in networks
 	if len(networks) == 0 {
@@ -109,8 +109,8 @@ func droppingFinding(c nl.DroppingChain, family string) Finding {
 
 // sourceCheckFinding returns the finding about a chain that checks the sources of packets. If an ipvlan pod sends a
 // request to a Service, the answer comes through the ENI, from the address of a backend. The pod sends the answer on to
-// the node through the pod's veth, because only the node can replace the backend's address by the Service's address.
-// The node's route to the backend does not use this veth, so the chain drops the answer.
+// the node through the pod's veth. Only the node can replace the backend's address by the Service's address. The node's
+// route to the backend does not use this veth, so the chain drops the answer.
 func sourceCheckFinding(c nl.DroppingChain, family string) Finding {
 	return Finding{Severity: warning, About: "nft chain " + c.Name,
 		Means: "a rule of the chain drops packets if the node has no route to their source by the link on which they " +

@@ -24,7 +24,7 @@ func (p *Node) objectFix(o nl.Object) func(context.Context) (string, error) {
 	}
 }
 
-// fileFix returns a fix that writes a file. The argument note is a text that the fix appends to its message.
+// fileFix returns a fix that writes a file. The fix appends the text "note" to its message.
 func (p *Node) fileFix(name, text, note string) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		file := p.pathOf(name)

@@ -153,7 +153,7 @@ func (p *Node) findTargets(ctx context.Context, n iam.Needs, self aws.Instance) 
 		if fit, _, e := view.PodSubnets(ctx, p.pool.Cloud, pool); e == nil && len(fit) > 0 {
 			at.Subnet = fit[0].ID
 		}
-		if key := fmt.Sprint(at); !seen[key] { // fmt sorts maps
+		if key := fmt.Sprint(at); !seen[key] { // fmt prints a map in the order of its keys
 			on.creations = append(on.creations, at)
 			seen[key] = true
 		}

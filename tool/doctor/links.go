@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/repair"
 )
 
-// checkLinks checks the links of the ENIs that serve pods. It compares their MTU with that of the boot ENI, and with
-// the MTU that a configuration gives to pods.
+// checkLinks checks the links of the ENIs that serve pods. It compares the MTUs of these links with two MTUs: the MTU
+// of the boot ENI, and the MTU that a configuration gives to pods.
 func (p *Node) checkLinks(context.Context) ([]Finding, error) {
 	links, err := p.kernel.Links()
 	if err != nil {
@@ -89,8 +89,8 @@ func (p *Node) checkSettings(byMAC map[string]nl.Link, pods map[string]bool) (fo
 	return found
 }
 
-// checkGuards finds the links of ENIs that have lost their guard (see [nl.Guard]). Without a guard, pods on the link
-// can send packets directly to the node, past all security groups, and with any source address.
+// checkGuards finds the lost guards of ENIs' links (see [nl.Guard]). Without a guard, pods on the link can send packets
+// directly to the node. No security group sees these packets, and they can have any source address.
 func (p *Node) checkGuards() (found []Finding, err error) {
 	lost, err := repair.Unguarded(p.pool.Host, p.state)
 	for _, g := range lost {

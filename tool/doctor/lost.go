@@ -129,7 +129,8 @@ func oneLine(err error) string {
 	return strings.Join(strings.Fields(strings.ReplaceAll(text, "\n", "; ")), " ")
 }
 
-// The consequences of lost routes to a pod: of both routes, and of one route.
+// cutOff is the consequence if the node has lost both routes to a pod. onSpare is the consequence if only the spare
+// route is left.
 const (
 	cutOff  = "Node and pod do not reach each other, so probes fail. The pod reaches neither Services nor the internet"
 	onSpare = "The spare route is still there, but by this route the node may send from a wrong address"
@@ -240,8 +241,9 @@ func (p *Node) routeConsequence(r nl.Route) string {
 	return "the node has lost its routes to a pod. " + cutOff
 }
 
-// networkFix returns the fix for the lost object of a network in the step s. The fix puts back all lost objects of the
-// network. It fails only if the object of s stays lost, because the other objects have findings of their own.
+// networkFix returns the fix for the object of the step s, which the network n has lost. The fix puts back all lost
+// objects of the network. It fails only if the object of s stays lost, because the other objects have findings of their
+// own.
 func (p *Node) networkFix(n conf.Network, s nl.Step) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		_, err := ptp.Repair(p.pool.Host, n.Name, n.Pair)

@@ -9,8 +9,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// Metrics returns, for each check, the numbers of errors and warnings that are not fixed, and the time of the checks.
-// It also returns zeros, because an alert ends only when its number is zero.
+// Metrics returns the numbers of each check's errors and warnings that are not fixed. It also returns zeros, because an
+// alert ends only when its number is zero. A further metric is the time of the checks.
 func (r Report) Metrics(now time.Time) []view.Metric {
 	left := map[[2]string]int{}
 	for _, f := range r.Findings {

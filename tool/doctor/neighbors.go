@@ -21,8 +21,8 @@ import (
 // sysctlFile is a file with the limits of the neighbour table. systemd sets these limits at each boot (sysctl.d(5)).
 const sysctlFile = "/etc/sysctl.d/80-cni-ipvlan-vpc-k8s.conf"
 
-// neighborsPerPod is how many entries of the neighbour table a pod may need: one for the gateway, two for the veth
-// pair, and one for each destination in the pod's subnet.
+// neighborsPerPod is how many entries of the neighbour table a pod may need. A pod needs one entry for the gateway, two
+// entries for the veth pair, and one entry for each destination in its subnet.
 const neighborsPerPod = 32
 
 // checkNeighbors compares the limits of the neighbour table with the number of pods. All network namespaces share the
@@ -85,8 +85,8 @@ func neighborCount(family string) int {
 	return entryCount(string(text))
 }
 
-// entryCount reads the number of a table's entries from its statistics: headings, and a line for each CPU. Each line
-// begins with the number of all entries, in hexadecimal.
+// entryCount reads the number of a table's entries from the table's statistics. The first line has headings. Each
+// further line is for one CPU, and begins with the number of all entries, in hexadecimal.
 func entryCount(stat string) int {
 	_, lines, _ := strings.Cut(stat, "\n")
 	first, _, _ := strings.Cut(lines, " ")

@@ -24,7 +24,7 @@ const networkdConf = "[Network]\nManageForeignRoutes=no\nManageForeignRoutingPol
 const networkdDropIn = "/etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf"
 
 // foreignKeys has the settings of networkdConf. If a setting is not "no", systemd-networkd removes objects of other
-// programs: the map has the word for these objects. The default of each setting is "yes".
+// programs. The value in the map is the word for these objects. The default of each setting is "yes".
 var foreignKeys = map[string]string{"ManageForeignRoutes": "routes", "ManageForeignRoutingPolicyRules": "rules"}
 
 // checkNetworkd checks that systemd-networkd does not remove routes and rules of other programs (networkd.conf(5)). By
@@ -145,7 +145,7 @@ func unreadSettings(files []string) ([]Finding, error) {
 
 // networkdFix returns a fix that writes our settings for systemd-networkd, and restarts a running systemd-networkd. If
 // a file overrides our settings, the fix returns an error, and restarts nothing. Several findings share the fix, so it
-// works only at the first call.
+// does its work only at the first call.
 func (p *Node) networkdFix(ctx context.Context) func() (string, error) {
 	write := p.fileFix(networkdDropIn, networkdConf, "")
 	return sync.OnceValues(func() (string, error) {

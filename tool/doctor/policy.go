@@ -12,8 +12,8 @@ import (
 )
 
 // An engine is a program that enforces NetworkPolicy on a node. It makes a chain of nftables, or pins objects of BPF.
-// The field "chain" is a pattern for the chain's name, and the field "pins" is a pattern for the paths of the objects
-// (see [path.Match]). The names come from the source code of the engines.
+// The field "chain" is a pattern for the chain's name. The field "pins" is a pattern for the paths of the objects. For
+// both patterns, see [path.Match]. The names come from the source code of the engines.
 type engine struct{ name, chain, pins string }
 
 var engines = []engine{

@@ -52,7 +52,7 @@ func (p *Node) checkIPVS() ([]Finding, error) {
 }
 
 // servicesByENI looks for Services to which the pods of a network send packets by their ENIs. The VPC does not know
-// Services.
+// Services, so these packets get no answer.
 func (p *Node) servicesByENI(n conf.Network) (found []Finding, err error) {
 	if n.IPAM == nil {
 		// Another plugin gives the addresses. Or ipam's configuration has a mistake, which checkConfig reports.
@@ -149,7 +149,8 @@ func (p *Node) eniDestinations(policy lease.Policy, pair ptp.Config) []netip.Pre
 	return append(all, netip.MustParsePrefix("::/0"))
 }
 
-// narrowestPrefix returns the longest prefix that contains the address, or an invalid prefix, with -1 bits.
+// narrowestPrefix returns the longest prefix that contains the address. If no prefix contains it, the result is the
+// zero prefix, whose Bits method returns -1.
 func narrowestPrefix(prefixes []netip.Prefix, a netip.Addr) (longest netip.Prefix) {
 	for _, p := range prefixes {
 		if p.Contains(a) && p.Bits() > longest.Bits() {

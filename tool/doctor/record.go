@@ -30,7 +30,7 @@ type Record struct {
 	Observed  *view.Observation // nil: registry, kernel, metadata and EC2 were not compared
 }
 
-// The reasons why a record lacks data that a check needs.
+// The reasons why a check cannot be made on a record.
 const (
 	itsFiles    = "the check reads files of the system, which a bundle does not have"
 	itsPods     = "the check looks into the namespaces of pods, or tries operations that only the node can try"

@@ -60,10 +60,10 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// failureFinding returns the finding about the last failed ADD of a network and pool. An ADD of this pool that succeeds
-// removes the failure from the registry. If the subnet is full, this ADD removes the failure only after the time in the
-// field Until. Any ADD removes a failure that is older than [registry.MostWait]. If the pool has free addresses again,
-// the finding is only a note.
+// failureFinding returns the finding about the last failed ADD of a network and a pool. An ADD of this pool that
+// succeeds removes the failure from the registry. If the subnet is full, such an ADD removes the failure only after the
+// time in the field Until. Any ADD removes a failure that is older than [registry.MostWait]. The finding is only a note
+// if the pool has free addresses again, or if a pod has asked for something that it cannot get.
 func (p *Node) failureFinding(concern string, now time.Time) Finding {
 	f := p.state.Failures[concern]
 	network, pool, _ := strings.Cut(concern, "/")

@@ -17,7 +17,7 @@ import (
 var fixedPatches = map[[2]int]int{{1, 7}: 31, {2, 0}: 10, {2, 1}: 7, {2, 2}: 2}
 
 // checkRuntime looks for a runtime that may end a pod without a DEL. It executes the containerd in PATH, and not the
-// program of a running process, because any user can start a process with the name containerd.
+// program of a running process. Any user can start a process with the name containerd.
 func (p *Node) checkRuntime(ctx context.Context) ([]Finding, error) {
 	all, err := runtimeProcesses()
 	if err != nil || !slices.ContainsFunc(all, func(r process) bool { return r.program == "containerd" }) {
@@ -39,8 +39,8 @@ func (p *Node) checkRuntime(ctx context.Context) ([]Finding, error) {
 		Do: "keep cni-gc.timer, or install containerd 1.7.31, 2.0.10, 2.1.7, 2.2.2, 2.3.0 or a later release"}}, nil
 }
 
-// faultyRelease returns the release in containerd's answer to --version if this release may end a pod without a DEL,
-// and otherwise "".
+// faultyRelease returns the release in containerd's answer to --version, if this release may end a pod without a DEL.
+// Otherwise, it returns "".
 func faultyRelease(answer string) string {
 	m := regexp.MustCompile(`\bv?(\d+)\.(\d+)\.(\d+)`).FindStringSubmatch(answer)
 	if m == nil {

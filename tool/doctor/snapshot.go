@@ -51,11 +51,11 @@ type Snapshot struct {
 	Link  []nl.Link  `json:"links"`
 	Addr  []nl.Addr  `json:"addresses"`
 	Rule  []nl.Rule  `json:"rules"`
-	Route []nl.Route `json:"routes"` // of all tables, without the local one
+	Route []nl.Route `json:"routes"` // of all tables except the table local
 	// Lacks says why a list is missing or not complete. The key is the name of the list.
 	Lacks map[string]string `json:"lacks"`
 
-	Answers    map[string]string             `json:"answers"` // values of sysctls, and links of routes; "": no value
+	Answers    map[string]string             `json:"answers"` // values of sysctls, and results of Leaves; "": no value
 	Names      map[string]string             `json:"names"`   // key: a name that a check used; value: see ownName
 	Chains     map[string][]nl.DroppingChain `json:"chains"`  // chains that may drop packets, by family
 	Services   map[string][]netip.Addr       `json:"services"`
@@ -272,7 +272,7 @@ func (r recorder) ServiceEndpoints(f nl.Family) ([]netip.Addr, error) {
 	return askAndRecord(r.snapshot, r.snapshot.Endpoints, f, r.NS.ServiceEndpoints)
 }
 
-// askAndRecord asks the kernel about the family f. It adds the kernel's answer to the argument answers, a map.
+// askAndRecord asks the kernel about the family f. It adds the kernel's answer to the map "answers".
 func askAndRecord[T any](
 	s *Snapshot, answers map[string][]T, f nl.Family, ask func(nl.Family) ([]T, error),
 ) ([]T, error) {

@@ -16,16 +16,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// checkSubnets returns a finding if the subnets for a pool's next ENI together have no free IPv4 addresses, or only a
-// few.
+// checkSubnets returns a finding if no subnet fits a pool's next ENI. It also returns a finding if the fitting subnets
+// together have no free IPv4 addresses, or only a few.
 func (p *Node) checkSubnets(ctx context.Context) ([]Finding, error) {
 	var found []Finding
 	seen := map[string]bool{}
 	for _, pool := range p.poolPolicies() { // if a mistake leaves no pools, checkConfig reports the mistake
-		key := fmt.Sprint(pool.Pool, pool.SubnetTags, pool.Families, pool.Warm) // fmt sorts maps
+		key := fmt.Sprint(pool.Pool, pool.SubnetTags, pool.Families, pool.Warm) // fmt sorts keys of maps
 		if pool.Provision != lease.ProvisionFull || seen[key] {
-			// Do not ask EC2 for a pool that gets no new ENIs, because the role may lack the permission. If a subnet of
-			// this pool is full, checkRefusals reports that.
+			// Do not ask EC2 about a pool that gets no new ENIs, because the role may lack the permission. If a subnet
+			// of this pool is full, checkRefusals reports that.
 			continue
 		}
 		seen[key] = true

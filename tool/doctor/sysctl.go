@@ -47,7 +47,7 @@ func (p *Node) checkSysctls(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// checkSysctl returns an error if a sysctl has another value than k.
+// checkSysctl returns an error if the value of a sysctl is not k.Value.
 func (p *Node) checkSysctl(k nl.Sysctl) error {
 	value, err := p.kernel.Sysctl(k.Key)
 	if err == nil && value != k.Value {

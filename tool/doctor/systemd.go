@@ -77,8 +77,8 @@ func (p *Node) hasSystemd() bool {
 	return p.root == "" && err == nil && err2 == nil
 }
 
-// enableFix returns a fix that enables a unit, or nil without systemctl. On a running node, the fix also starts the
-// unit.
+// enableFix returns a fix that enables a unit. If there is no systemctl, it returns nil. On a running node, the fix
+// also starts the unit.
 func (p *Node) enableFix(unit string) func(context.Context) (string, error) {
 	if _, err := exec.LookPath("systemctl"); err != nil {
 		return nil

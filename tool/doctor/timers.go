@@ -64,8 +64,8 @@ func (p *Node) withoutWarm() (means []string) {
 	return means
 }
 
-// releasesRequested reports whether the node releases addresses or ENIs for which pods of the network have asked. It
-// does so if pods may ask for an address or an ENI, and the provision is not "none".
+// releasesRequested reports whether the node releases addresses or ENIs for which pods of the network have asked. The
+// node does this if pods may ask for an address or an ENI, and the provision is not "none".
 func releasesRequested(l conf.List) bool {
 	return l.IPAM.Policies()[0].Provision != lease.ProvisionNone && slices.ContainsFunc(l.IPAM.Permissions,
 		func(r lease.Permission) bool { return r.IPs || len(r.ENIs) > 0 })

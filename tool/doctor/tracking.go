@@ -15,8 +15,8 @@ import (
 )
 
 // idleEnough is a number of seconds. If security groups forget an idle connection earlier, checkTracking returns a
-// finding, because programs keep connections that are idle for minutes. One hour is our choice: Linux sends a keepalive
-// after two hours (tcp(7)).
+// finding, because programs keep connections that are idle for minutes. One hour is our choice. Keepalives do not help,
+// because Linux sends the first keepalive only after two hours (tcp(7)).
 const idleEnough = 3600
 
 // checkTracking looks for ENIs whose security groups soon forget idle TCP connections. The instance type has a default
