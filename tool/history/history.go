@@ -4,9 +4,9 @@
 // Package history reads lease logs. The logs show which pod had which address at a time in the past.
 //
 // A log has a line for every begin and every end of a lease. But a program that copies logs may cut, damage, repeat or
-// reorder lines. So package history ignores repeated lines, and sorts the lines of a node into series, by their numbers
-// (see series.go). From the lines about an address, it learns which pod had the address at which time (see walk.go).
-// Around a missing number, it does not know which pod had an address.
+// reorder lines. So package history ignores repeated lines. It divides the lines of a node into series, and sorts each
+// series by the numbers of the lines (see series.go). From the lines about an address, it learns which pod had the
+// address at which time (see walk.go). Around a missing number, it does not know which pod had an address.
 package history
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A Lease is a past lease of an address, from Begin until End.
+// A Lease is a lease of an address from Begin until End.
 type Lease struct {
 	registry.Line // a line of the log that is about the lease, and names the pod
 
@@ -35,8 +35,8 @@ func (l *Lease) covers(from, to time.Time) bool {
 	return l.Begin.Before(to) && (l.End.IsZero() || from.Before(l.End))
 }
 
-// A doubt is a period for which the logs do not show which pod had an address, because a line about the begin or the
-// end of a lease may be lost.
+// A doubt is a period in which a line about an address may be lost. For this period, the logs do not show which pod had
+// the address.
 type doubt struct{ from, to time.Time } // if the field "to" is zero, the doubt has no end
 
 // A tenancy has all that the logs show about one address.
@@ -95,9 +95,8 @@ func (h *History) newTenancy(a netip.Addr) *tenancy {
 	return t
 }
 
-// endCrashedLeases ends the leases of nodes that have crashed, and so have written no line about the ends. If another
-// node gets the address later than the crashed node's last line, the crashed node's lease ends when the other node's
-// lease begins.
+// endCrashedLeases ends the leases of nodes that have crashed, and so have written no line about the ends. If a lease
+// of another node begins after the crashed node's last line, the crashed node's lease ends when that lease begins.
 func endCrashedLeases(ls []*Lease) {
 	for i, l := range ls {
 		for _, next := range ls[i+1:] {

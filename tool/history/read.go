@@ -99,9 +99,9 @@ func (r *reader) newHistory() *History {
 
 // readFile reads the lines of a file. forLines calls a given function for each line.
 //
-// If no line of the file can be read, or if its damaged lines cannot be assigned to one series, the number of lost
-// lines is unknown. Then readFile sets endLost for each node that has a line in this file or an earlier file of the
-// same log. If there is no such node, the file may be the log of any node, and readFile sets hasUnread.
+// In two cases, the number of lost lines is unknown: no line of the file can be read, or its damaged lines cannot be
+// assigned to one series. Then readFile sets endLost for each node that has a line in this file or in an earlier file
+// of the same log. If there is no such node, the file may be the log of any node, and readFile sets hasUnread.
 func (r *reader) readFile(f logFile, forLines func(line func(number int, text []byte) error) error) {
 	c := newContent()
 	err := forLines(func(number int, text []byte) error {
@@ -179,7 +179,7 @@ func (r *reader) addLine(c *fileState, id string, line registry.Line) {
 }
 
 // addFragment reads as much as possible of a damaged line. If the line was about the begin or the end of a lease,
-// addFragment keeps the line's address, because perhaps no other file has the line undamaged.
+// addFragment keeps the line's address. Perhaps no other file has the line undamaged.
 func (r *reader) addFragment(c *fileState, text []byte) {
 	f := parseFragment(text)
 	if f.Series != "" {
@@ -208,7 +208,8 @@ func (r *reader) noteTorn(c *fileState) {
 	}
 	c.hasTorn = false
 	if c.id == "" {
-		// The damage is before the first readable line. The number of that line shows what is lost.
+		// The damage is before the first readable line. The number of that line shows what is lost. The empty function
+		// only tells readFile that there is damage.
 		c.tornNotes = append(c.tornNotes, func() {})
 		return
 	}
@@ -254,8 +255,8 @@ func newLogFile(path string, first time.Time) logFile {
 	return f
 }
 
-// Rotated reports whether the file at path is an older file, perhaps compressed, of the log whose newest file is at the
-// path "log". Other programs may keep files with similar names beside a log.
+// Rotated reports whether the file at path is an older file of a log. The older file may be compressed. The argument
+// "log" is the path of the log's newest file. Other programs may keep files with similar names beside a log.
 func Rotated(path, log string) bool { return path != log && newLogFile(path, time.Time{}).name == log }
 
 // listFiles returns the log files at the paths, in the order of sortFiles. In a directory, listFiles leaves out files
@@ -300,8 +301,8 @@ func (r *reader) listFiles(paths []string) (files []logFile, err error) {
 	return sortFiles(files), nil
 }
 
-// sortFiles sorts files by the time at which they were written: the files of one log by the numbers in their names, and
-// several logs by the times of their first lines.
+// sortFiles sorts files by the time at which they were written. Within one log, the numbers in the names of the files
+// show the order. Several logs are in the order of their first lines' times.
 func sortFiles(files []logFile) []logFile {
 	begun := map[string]time.Time{}
 	for _, f := range files {
@@ -350,8 +351,8 @@ func parseLine(text []byte) (line registry.Line, ok bool) {
 // mostLine is the greatest length of a line, in bytes. The reader ignores the rest of a longer line.
 const mostLine = 1 << 20
 
-// eachLine calls f with the number and the text of each line that is not empty, until f returns an error. Of a line
-// that is longer than mostLine, f gets only the beginning.
+// eachLine calls f with the number and the text of each line that is not empty, until f returns an error. If a line is
+// longer than mostLine, f gets only the beginning of the line.
 func eachLine(path string, f func(number int, text []byte) error) error {
 	in, err := Open(path)
 	if err != nil {

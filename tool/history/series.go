@@ -19,7 +19,7 @@ import (
 type node struct {
 	instance      string // "" if the lines do not name the instance
 	series        []*series
-	endLost       bool     // an unknown number of lines is lost at the end of a file of the node
+	endLost       bool     // an unknown number of lines may be lost after the node's last line
 	fragmentNames []string // the series that damaged lines name
 	lost          bool     // all lines of one of the series in fragmentNames are damaged or lost
 }
@@ -27,7 +27,7 @@ type node struct {
 // A series has lines of a node, sorted by number. They are from one registry, one boot and one clock.
 type series struct {
 	name      string
-	old       bool // its lines have no numbers
+	old       bool // in the log, its lines have no numbers
 	boot      string
 	booted    time.Time // when the machine booted, as a snapshot says; zero: the log has no snapshot of this series
 	previous  string    // name and last number of the previous series, as "name.number"
@@ -37,8 +37,9 @@ type series struct {
 	snapshots []wholeSnapshot
 	lostAddrs map[int]netip.Addr // addresses of damaged lines, by number
 
-	// The highest number that a damaged line may have, or 0. In an old series, it is never lower than the number of the
-	// last change.
+	// In an old series, tornNumber is the number of the last change, which may be a damaged line. In other series, it
+	// is about damaged lines without a readable number: 1 more than the number of the line before them. 0: there are no
+	// such lines.
 	tornNumber   int
 	lastSnapshot int // index of the line with which the last snapshot begins
 }
@@ -148,9 +149,9 @@ func (n *node) findHoles() {
 	}
 }
 
-// maxTornNumber returns the highest number that a damaged line may have, or 0 if no line is damaged. A damaged line
-// after the last line may have the next number. In an old series, the result is never lower than the number of the last
-// change.
+// maxTornNumber returns the highest number of a damaged line of the series, or 0 if no line is damaged. If a damaged
+// line has no readable number, tornNumber stands for its number. In an old series, the result is at least the number of
+// the last change.
 func (s *series) maxTornNumber() int {
 	return max(s.tornNumber, slices.Max(append(slices.Collect(maps.Keys(s.lostAddrs)), 0)))
 }
@@ -285,9 +286,9 @@ func latestSeries(named map[string]*series, followed map[string]bool, clocks map
 	ends := slices.Collect(maps.Values(clocks))
 	ends = slices.DeleteFunc(ends, func(s *series) bool { return s.old || followed[s.name] })
 	if len(ends) > 1 {
-		// The slice ends has series that no known series follows. Only one of them is the last series. Drop a series if
-		// the chain of its previous series leads back to the node's first series, which has no previous series. A
-		// lost series followed the dropped series, because the slice has another series.
+		// No known series follows the series in the slice "ends". Only one of these series is the last series. Drop a
+		// series if the chain of its previous series leads back to the node's first series, which has no previous
+		// series. Because the slice has several series, a lost series followed the dropped series.
 		ends = slices.DeleteFunc(ends, func(s *series) bool {
 			for range named {
 				if before := named[s.previousName()]; before != nil {
@@ -337,8 +338,8 @@ func (s *series) newHole(at, after, until int, from time.Time) hole {
 	return hole{at: at, addr: s.lostAddr(after, until), from: from.Add(-maxLateness), to: s.lines[at].Time}
 }
 
-// lostAddr returns the address of the lost lines with the numbers from after+1 to "until", if the fragments show the
-// same address for all these lines. Otherwise, it returns the zero address.
+// lostAddr is about the lost lines with the numbers from after+1 to "until". If the fragments show the same address for
+// all these lines, lostAddr returns this address. Otherwise, it returns the zero address.
 func (s *series) lostAddr(after, until int) netip.Addr {
 	a := s.lostAddrs[until]
 	if until-after > len(s.lostAddrs) {

@@ -10,8 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A walker finds the leases of one address and the doubts about it, from the node's snapshots and the lines about the
-// address.
+// A walker finds the leases of one address, and the doubts about this address. It reads the node's snapshots, and the
+// lines about the address.
 type walker struct {
 	addr   netip.Addr
 	leases []*Lease
@@ -156,7 +156,7 @@ func (w *walker) recordHolder(l *registry.Line, at time.Time) {
 			since = l.Time
 		}
 		switch {
-		// Without a container, the line is from a rebuilt registry, which does not know the true begin of the lease.
+		// A line without a container is from a rebuilt registry, which does not know the true begin of the lease.
 		case w.curHole != nil && l != nil && (since.Before(w.curHole.to) || w.isFresh && l.Container == ""):
 			w.endInHole(since)
 		case w.curHole != nil:
