@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package iam computes the permissions that the role of a node needs, and no others.
+// Package iam computes exactly the permissions that the role of a node needs.
 package iam
 
 import (
@@ -224,8 +224,8 @@ func (n Needs) assignActions() []string {
 	return actions
 }
 
-// arns returns the ARNs of the resources of a kind with these IDs. Without IDs, it returns one ARN that matches all of
-// the kind.
+// arns returns the ARNs of the resources of a kind with these IDs. Without IDs, it returns one ARN that matches all
+// resources of the kind.
 func (n Needs) arns(kind string, ids ...string) []string {
 	var arns []string
 	for _, id := range slices.Sorted(slices.Values(ids)) {
@@ -287,20 +287,20 @@ func tagValuesCondition(tags map[string]string) map[string]map[string]string {
 	return map[string]map[string]string{"StringEquals": equals}
 }
 
-// distinctPermissions drops permissions that differ from an earlier one only in the Sid. Several pools may need the
-// same permission.
+// distinctPermissions drops a permission if it differs from an earlier permission only in the Sid. Several pools may
+// need the same permission.
 func distinctPermissions(all []Permission) []Permission {
 	seen := map[string]bool{}
 	return slices.DeleteFunc(all, func(p Permission) bool {
-		key := fmt.Sprint(p.Action, p.Resource, p.Condition) // fmt sorts maps
+		key := fmt.Sprint(p.Action, p.Resource, p.Condition) // fmt prints a map in the order of its keys
 		was := seen[key]
 		seen[key] = true
 		return was
 	})
 }
 
-// sidSuffix returns the end of a Sid, for the pool or the request with the index i. It is a number, because a Sid can
-// have only letters and digits.
+// sidSuffix returns the end of a Sid, for the pool or the request with the index i. The end is a number, because a Sid
+// can have only letters and digits.
 func sidSuffix(i int) string {
 	if i == 0 {
 		return ""
