@@ -90,8 +90,8 @@ func (c *Conflist) checkMistakes(p Place) error {
 }
 
 // putConflist writes the conflist of the operator. Then it removes other files of the node that have the same conflist.
-// So even if this process is killed, the runtime has a conflist at every moment. If the operator gives none, and the
-// node has no conflist of ours, putConflist warns.
+// So even if this process is killed, the runtime has a conflist at every moment. If the operator gives no conflist, and
+// the node has no conflist of ours, putConflist warns.
 func (i *Installation) putConflist() error {
 	if i.Conflist == nil {
 		if ours, err := i.conflists(); err == nil && len(ours) == 0 {
@@ -143,8 +143,8 @@ func (i *Installation) conflists() (ours []string, err error) {
 	return ours, all.Unlisted
 }
 
-// isOurs reports whether the file of a list is ours, because it has a plugin of ours. A file of Multus does not count,
-// nor does a plugin in a drop-in.
+// isOurs reports whether the file of a list is ours, because it has a plugin of ours. A file of Multus does not count.
+// A plugin in a drop-in does not count, either.
 func isOurs(l conf.List) bool {
 	return !l.Delegate && slices.ContainsFunc(l.Plugins, func(m conf.Member) bool {
 		return m.File == "" && slices.Contains(conf.Types, m.Type)

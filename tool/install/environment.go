@@ -19,13 +19,13 @@ import (
 // may have written it.
 const environmentFile = "/etc/cni-ipvlan-vpc-k8s.env"
 
-// environmentHeader is the first line of an environmentFile of install. Without this line, install must not replace or
-// remove the file.
+// environmentHeader is the first line of each environmentFile that install writes. If the file has no such line,
+// install must not replace or remove the file.
 const environmentHeader = "# Written by " + cli.Program + " install: its --env names the variables.\n"
 
-// Lookup copies the named variables of this process into the environment of the units, except those with an empty
-// value. It returns an error for an invalid name, a variable that is not set, and a value with a line break or a single
-// quotation mark.
+// Lookup copies the named variables of this process into the environment of the units. It leaves out variables with an
+// empty value. It returns an error for an invalid name, and for a variable that is not set. It also returns an error
+// for a value with a line break or a single quotation mark.
 func (i *Installation) Lookup(names []string) error {
 	for _, name := range names {
 		value, ok := os.LookupEnv(name)

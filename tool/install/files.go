@@ -158,8 +158,8 @@ func (f nodeFile) putLink() error {
 // finished file its own name. The next run overwrites an unfinished file of a killed run.
 const unfinishedSuffix = ".new"
 
-// removeFile removes a file, and an unfinished file of a killed run beside it. It records both changes. If Check is
-// set, removeFile only records the changes.
+// removeFile removes a file. If a killed run has left an unfinished file beside it, removeFile also removes the
+// unfinished file. It records both changes. If Check is set, removeFile only records the changes.
 func (i *Installation) removeFile(path string) error {
 	for _, p := range []string{path, path + unfinishedSuffix} {
 		if _, err := os.Lstat(p); errors.Is(err, fs.ErrNotExist) {
@@ -176,8 +176,8 @@ func (i *Installation) removeFile(path string) error {
 	return nil
 }
 
-// removeEmptyDir removes an empty directory of drop-ins (.d), or of links that enable units (.wants). It does not
-// remove other directories.
+// removeEmptyDir removes an empty directory if it is for drop-ins (.d), or for links that enable units (.wants). It
+// does not remove other directories.
 func (i *Installation) removeEmptyDir(dir string) {
 	if !i.Check && (strings.HasSuffix(dir, ".d") || strings.HasSuffix(dir, ".wants")) {
 		_ = os.Remove(dir) // ignore the error: other programs may have files in dir

@@ -4,12 +4,12 @@
 // Package install installs the suite on a node, and can remove it again. It takes the files from the suite's container
 // image, or from a directory that has the files at the same paths.
 //
-// An installation has this order: programs, units, conflist. With the conflist, the runtime reports the node as ready.
-// A removal has the reverse order. Each new file replaces the old one by a rename, so the runtime never starts half a
-// program. A step does nothing if its result is there already. So the next run finishes the work of a killed run. Two
-// runs never work at the same time, because of a lock.
+// An installation has this order: programs, units, conflist. The conflist is the last file, because the runtime reports
+// the node as ready when the conflist is there. A removal has the reverse order. Each new file replaces the old one by
+// a rename, so the runtime never starts half a program. A step does nothing if its result is there already. So the next
+// run finishes the work of a killed run. A lock lets only one run work at a time.
 //
-// All paths are paths of the node. After the process has opened the files of the image, it enters the node's root
+// All paths are paths of the node. The process first opens the files of the image. Then it enters the node's root
 // directory (chroot(2)), so that symbolic links lead to the node's files.
 package install
 
@@ -29,7 +29,8 @@ import (
 // of all plugins.
 const programPrefix = "cni-ipvlan-vpc-k8s"
 
-// pluginPrograms are our plugins in the order of their installation: a plugin comes after the program that it executes.
+// pluginPrograms are our plugins and GrowProgram, in the order of their installation. A plugin comes after the program
+// that it executes.
 var pluginPrograms = []string{conf.GrowProgram, conf.TypeIPAM, conf.TypeIPVlan, conf.TypePTP, conf.TypeEgress,
 	conf.TypeAll}
 
@@ -104,8 +105,8 @@ func (i *Installation) Install(ctx context.Context) ([]Change, error) {
 	})
 }
 
-// runLocked calls steps under a lock, so that no other process installs at the same time. It returns the recorded
-// changes.
+// runLocked calls the function "steps" under a lock, so that no other process installs at the same time. It returns the
+// recorded changes.
 func (i *Installation) runLocked(ctx context.Context, steps func() error) ([]Change, error) {
 	if !i.Check {
 		r, err := registry.Open(registry.Dir())

@@ -25,7 +25,8 @@ import (
 //
 // A conflist of ours may itself have plugins of other projects, such as portmap. If our next conflist lacks portmap,
 // the installation must remove portmap. So the installed file has the key conf.Installed, which names the plugins of
-// other projects that came with our conflist. One file has the key and the plugins, so install replaces both at once.
+// other projects that came with our conflist. The key and the plugins are in one file, so install replaces both at
+// once.
 
 // A foundConflist has the keys of a conflist that this package reads.
 type foundConflist struct {

@@ -77,7 +77,7 @@ func Platforms() []string {
 }
 
 // PlaceOf returns the place of the platform that has this name, or of this node's platform if name is empty. If the
-// node has no systemd, the place has none, either.
+// node has no systemd, the place's field Systemd is false.
 func PlaceOf(name string) (Place, error) {
 	i := slices.IndexFunc(platforms, func(p platform) bool { return p.Platform == name || name == "" && p.isHere() })
 	if i < 0 {

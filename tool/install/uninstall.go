@@ -29,8 +29,8 @@ var metricsFiles = []string{
 }
 
 // Uninstall removes everything that Install may have installed, and all other conflists with a plugin of ours. It also
-// removes the metrics, because node_exporter would export their last values for ever. It leaves the state in /run. It
-// always returns what it has removed, even with an error.
+// removes the metrics, because node_exporter would export their last values for ever. It does not remove the state in
+// /run. It always returns what it has removed, even with an error.
 //
 // If checkUnused returns an error, Uninstall removes nothing. It calls checkUnused under the lock, because pods may
 // start while it waits for the lock.
@@ -98,9 +98,10 @@ func (i *Installation) enabledLinks(units []nodeFile) (links []nodeFile) {
 	return links
 }
 
-// InUse returns ErrInUse if the registry or the kernel shows that pods of the node have addresses, and another error if
-// it cannot read them. The caller must open host, the node's namespace, before it calls EnterRoot, because the new root
-// directory may have no /proc. lastHint is the last part of ErrInUse's hint.
+// InUse returns ErrInUse if the registry or the kernel shows that pods of the node have addresses. If InUse cannot ask
+// the registry or the kernel, it returns another error. The argument "host" is the node's namespace. The caller must
+// open it before it calls EnterRoot, because the new root directory may have no /proc. lastHint is the last part of
+// ErrInUse's hint.
 func InUse(host *nl.NS, lastHint string) error {
 	s, err := cli.ViewRegistry()
 	if err != nil {

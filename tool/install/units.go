@@ -67,7 +67,7 @@ func (i *Installation) withDirs(text []byte) []byte {
 	return programCalls.ReplaceAll(text, []byte("${1}"+i.ToolDir+"/${2}"))
 }
 
-// conflistCommands matches calls in a unit or a script. The called commands of the tool are those that read a conflist.
+// conflistCommands matches a call of the tool in a unit or a script, if the called command reads a conflist.
 var conflistCommands = regexp.MustCompile(programPrefix + `-tool (repair|registry-gc|warm|release|metrics|advertise|doctor|eniif --boot --pods)\b`)
 
 // withFlags adds --config to the calls that conflistCommands matches, and --bin-dir to calls of doctor. It adds no flag
@@ -116,8 +116,8 @@ func enablingLinks(units []nodeFile, unit string) ([]nodeFile, error) {
 	return links, nil
 }
 
-// warnOfEnabled warns of units of ours that are enabled although --enable does not name them. install does not disable
-// these units, because an operator may have enabled them.
+// warnOfEnabled warns of units of ours that are enabled although --enable does not name them. The command install does
+// not disable these units, because an operator may have enabled them.
 func (i *Installation) warnOfEnabled(units []nodeFile) {
 	for _, unit := range enableable(units) {
 		links, err := enablingLinks(units, unit)
@@ -147,9 +147,9 @@ func enableable(units []nodeFile) (names []string) {
 // which an operator builds the image of a node.
 func systemdRuns() bool { return hasPath("/run/systemd/system")() }
 
-// startUnits makes systemd read the units again, starts all enabled units except warmUnit, and makes systemd-networkd
-// read our files. startUnits takes these steps even if no file has changed, because an earlier run may have been
-// killed before these steps.
+// startUnits makes systemd read the units again, starts the units in i.Enable except warmUnit, and makes
+// systemd-networkd read our files. startUnits takes these steps even if no file has changed, because an earlier run may
+// have been killed before these steps.
 func (i *Installation) startUnits(ctx context.Context) error {
 	if !i.Systemd || i.Check || !systemdRuns() {
 		return nil
@@ -167,7 +167,8 @@ func (i *Installation) startUnits(ctx context.Context) error {
 
 // restartNetworkd restarts a running systemd-networkd that has not read our files yet. With the drop-in,
 // systemd-networkd keeps the routes and rules of pods. With the .network file, it does not configure the veth pairs of
-// pods, and so keeps their neighbours. If another file overrides the drop-in, restartNetworkd only warns.
+// pods, so the pairs keep their entries in the neighbour table. If another file overrides the drop-in, restartNetworkd
+// only warns.
 func restartNetworkd(ctx context.Context) error {
 	file, err := cli.UnreadByNetworkd([]string{toSystemd + "/networkd.conf.d/" + programPrefix + ".conf",
 		toSystemd + "/network/05-" + programPrefix + "-veth.network"})
