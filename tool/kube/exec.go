@@ -111,7 +111,7 @@ func (e *execPlugin) output(ctx context.Context, at server) ([]byte, error) {
 		command = resolvePath(filepath.Join(e.dir, "kubeconfig"), command)
 	}
 	c := exec.CommandContext(ctx, command, e.Args...)
-	c.WaitDelay = time.Second // a program that it has started may keep the pipes open
+	c.WaitDelay = time.Second // the program may have started another program that keeps the pipes open
 	c.Env = append(os.Environ(), "KUBERNETES_EXEC_INFO="+string(info))
 	for _, v := range e.Env {
 		c.Env = append(c.Env, v.Name+"="+v.Value)
@@ -122,7 +122,7 @@ func (e *execPlugin) output(ctx context.Context, at server) ([]byte, error) {
 	switch {
 	case errors.Is(err, exec.ErrNotFound) && e.InstallHint != "":
 		return nil, fmt.Errorf("%w: %s", err, e.InstallHint)
-	case err != nil && !errors.Is(err, exec.ErrWaitDelay): // after ErrWaitDelay, the exit status was 0
+	case err != nil && !errors.Is(err, exec.ErrWaitDelay): // ErrWaitDelay means that the exit status was 0
 		return nil, fmt.Errorf("%w: %s", err, strings.TrimSpace(failure.String()))
 	}
 	return out, nil

@@ -109,7 +109,7 @@ func (c *Client) patch(ctx context.Context, at *url.URL, body []byte, into any) 
 		return err
 	}
 	defer response.Body.Close()
-	const most = 16 << 20 // many times more than a real answer has: about 100 kB for a node with many images
+	const most = 16 << 20 // a real answer has only about 100 kB, even for a node with many images
 	text, err := io.ReadAll(io.LimitReader(response.Body, most))
 	if err != nil {
 		return fmt.Errorf("read the answer of the API server: %w", err)

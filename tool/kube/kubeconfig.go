@@ -29,8 +29,8 @@ type kubeconfig struct {
 	Contexts       []namedEntry[contextEntry] `json:"contexts"`
 }
 
-// A namedEntry is an entry of one of the lists in a kubeconfig. Each list has its values in another field: cluster,
-// user or context.
+// A namedEntry is an entry of one of the lists in a kubeconfig. Each list has its values in a field of its own:
+// Cluster, User or Context.
 type namedEntry[T any] struct {
 	Name    string `json:"name"`
 	Cluster T      `json:"cluster"`
