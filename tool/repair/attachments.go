@@ -35,7 +35,7 @@ import (
 //     a key). The alias names the attachment, and the lease has the namespace and the addresses. If the registry was
 //     rebuilt, and no runtime keeps a file, there is no other source.
 //
-// This package does not ask the pod, which could name the addresses of another pod.
+// This package does not ask the pod, because a pod could name the addresses of another pod.
 
 // settledAfter is the age of a lease after which its ADD has certainly ended: no runtime waits longer (containerd: 4
 // minutes).
@@ -167,9 +167,9 @@ func isOthers(s *registry.State, a netip.Addr, key registry.Key) bool {
 }
 
 // fromLease returns the attachment of the lease l with the addresses addrs. After the ADD, the VPC may have got CIDRs
-// to which the pod has no routes. Repair must not report these routes as lost. So the attachment's request for the
-// ipvlan plugin has no routes. The argument links has links of the node. If the pod's pair is among these links, the
-// group of the pair shows the pod's data path.
+// to which the pod has no routes. Repair must not report routes to these CIDRs as lost. So the attachment's request for
+// the ipvlan plugin has no routes. The argument links has links of the node. If the pod's pair is among these links,
+// the group of the pair shows the pod's data path.
 func fromLease(
 	n conf.Network, l registry.Lease, addrs []netip.Addr, s *registry.State, links []nl.Link,
 ) (Attachment, error) {
@@ -198,8 +198,8 @@ func fromLease(
 }
 
 // leaseFromAlias returns a lease with the attachment and the pod that the alias of nearEnd names. The result "is" is
-// true if nearEnd is the node's end of a pair of the network, and a name or the MAC address of nearEnd fits the
-// attachment.
+// true under two conditions: nearEnd is the node's end of a pair of the network, and a name or the MAC address of
+// nearEnd fits the attachment.
 func leaseFromAlias(nearEnd nl.Link, network string) (l registry.Lease, is bool) {
 	words := strings.Fields(nearEnd.Alias)
 	if !nl.IsPair(nearEnd.Group) || nearEnd.Kind != "veth" || len(words) < 4 || words[1] != network {
@@ -239,7 +239,7 @@ func keylessOf(host *nl.NS, s *registry.State) keyless {
 }
 
 // leaseAt returns the lease and the addresses of a pod. nearEnd is the node's end of the pod's pair, and the other end
-// is in the namespace of the lease. The lease gets the attachment in the alias of nearEnd.
+// is in the namespace of the lease. The attachment of the lease comes from the alias of nearEnd.
 func (k keyless) leaseAt(nearEnd nl.Link, network string) (l registry.Lease, addrs []netip.Addr, is bool) {
 	named, is := leaseFromAlias(nearEnd, network)
 	path := k.paths.At(nearEnd)

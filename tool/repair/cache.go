@@ -59,8 +59,8 @@ func (t keptADD) addResult() *types100.Result {
 	return added
 }
 
-// networkAtADD returns the network with the configuration that it had at the time of the ADD, or the argument "present"
-// if the runtime does not keep this configuration.
+// networkAtADD returns the network with the configuration that it had at the time of the ADD. If the runtime does not
+// keep this configuration, networkAtADD returns the argument "present".
 func (t keptADD) networkAtADD(present conf.Network) conf.Network {
 	list, err := conf.Cached(present.File, t.Config)
 	if err != nil {

@@ -20,9 +20,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// This file gives running clients and routers of egresses the present configuration. For each pod, repair needs the
-// inputs of the pod's ADD: the annotations of the pod, and the answer of the plugins. Only the runtime keeps these
-// inputs. Without the inputs, repair does not change the pod.
+// The code in this file gives running clients and routers of egresses the present configuration. For each pod, repair
+// needs the inputs of the pod's ADD: the annotations of the pod, and the answer of the plugins. Only the runtime keeps
+// these inputs. Without the inputs, repair does not change the pod.
 
 // An Outdated is a running client or router that differs from the configuration.
 type Outdated struct {

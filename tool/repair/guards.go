@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Unguarded lists the links that have slaves in pods and have lost their guard (see [nl.Guard]). Without a guard, the
-// link accepts frames from these pods to the node. Pods with a whole ENI, and routed pods, have no slave.
+// Unguarded lists the lost guards of links that have slaves in pods (see [nl.Guard]). Without a guard, the link accepts
+// frames from these pods to the node. Pods with a whole ENI, and routed pods, have no slave.
 func Unguarded(host *nl.NS, s *registry.State) (lost []nl.Guard, err error) {
 	links, err1 := host.Links()
 	routes, err2 := host.Routes(nl.RouteFilter{Table: nl.MainTable, Protocol: nl.RouteProtocol})
@@ -46,7 +46,7 @@ func routedAddrs(links []nl.Link, routes []nl.Route) map[netip.Addr]bool {
 	return addrs
 }
 
-// Guards puts back the guards of the links that [Unguarded] lists, and returns these links.
+// Guards puts back the guards that [Unguarded] lists, and returns the guards that it has put back.
 func Guards(host *nl.NS) (did []string, failed error) {
 	s, err := readRegistry()
 	if err != nil {

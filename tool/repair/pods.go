@@ -103,7 +103,7 @@ func (a Attachment) findLoss(host *nl.NS) (l Loss, err error) {
 	}
 	if l.Loss, err = ptp.Missing(host, a.pair); err != nil {
 		if _, gone := pod.LinkByName(a.lease.IfName); errors.Is(gone, fs.ErrNotExist) {
-			return Loss{}, nil // the pod has ended by a DEL
+			return Loss{}, nil // a DEL has ended the pod
 		}
 		return l, err
 	}
@@ -137,8 +137,8 @@ func hasOneAddr(pod *nl.NS, link string, added *types100.Result) bool {
 	return slices.ContainsFunc(found, func(f nl.Addr) bool { return slices.Contains(wanted, f.Prefix.Addr()) })
 }
 
-// Pods puts back the objects that running pods of the network need and the node has lost. It returns these objects. If
-// an object is lost in a pod's namespace, Pods only warns.
+// Pods puts back the objects that running pods of the network need, and that the node has lost. It returns these
+// objects. If an object is lost in a pod's namespace, Pods only warns.
 func Pods(ctx context.Context, host *nl.NS, n conf.Network) (did []string, failed error) {
 	s, unread := readRegistry()
 	lost, unknown, failed := LostBy(host, n, s)

@@ -18,7 +18,7 @@ import (
 )
 
 // Node puts back the objects that this node has lost, and returns these objects. It repairs each configured network
-// with pods on this node. It takes no lock, so it waits for no other process.
+// that has pods on this node. It takes no lock, so it waits for no other process.
 func Node(ctx context.Context, conflists *conf.Conflists) ([]string, error) {
 	did := []string{}
 	host, err := nl.Node()
