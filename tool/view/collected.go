@@ -22,7 +22,7 @@ func MarkCollected() error {
 // maintainedMark is a file whose time is the last time at which the command maintain was at work.
 const maintainedMark = "maintained"
 
-// MarkMaintained records that the command maintain is at work. The command does collections, and refills pools.
+// MarkMaintained records that the command maintain is at work. The command makes collections, and refills pools.
 func MarkMaintained() error {
 	return os.WriteFile(filepath.Join(registry.Dir(), maintainedMark), nil, 0o600)
 }

@@ -41,7 +41,7 @@ type sample struct {
 	text string // the labels in the text format of Prometheus
 }
 
-// Add adds a sample with a value and labels. The parameter labels has pairs: the name of a label, and then its value.
+// Add adds a sample with a value and labels. The parameter "labels" has pairs: the name of a label, and then its value.
 func (m *Metric) Add(value float64, labels ...string) {
 	s := sample{Labels: map[string]string{}, Value: value}
 	for pair := range slices.Chunk(labels, 2) {

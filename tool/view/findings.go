@@ -286,7 +286,7 @@ func (k *Comparison) judgeUsed(at string, a netip.Addr) []Finding {
 			"find the pod with this address, and delete the pod (lsns -t net lists the namespaces)", false}}
 	}
 	if k.isEmpty() {
-		return nil // no finding: the process that fills the empty registry finds this address, and makes its lease
+		return nil // no finding: the process that fills the empty registry finds this address, and makes a lease for it
 	}
 	return []Finding{{at, "this address is in use (" + where + "), but the registry has no lease of it. The next pod " +
 		"might also get the address",

@@ -19,8 +19,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// ZoneSubnets lists, in EC2's order, the subnets in which this instance could have an ENI: in the boot ENI's VPC and in
-// the instance's zone.
+// ZoneSubnets lists the subnets in which this instance could have an ENI. They are in the boot ENI's VPC, and in the
+// instance's zone. The list has EC2's order.
 func ZoneSubnets(ctx context.Context, cloud *aws.Client) (all []aws.Subnet, vpc, zone string, err error) {
 	i, err := cloud.Instance(ctx)
 	if err != nil {
@@ -52,8 +52,8 @@ func PodSubnets(ctx context.Context, cloud *aws.Client, pool lease.Policy) (fit 
 
 // Attached returns a state with the ENIs that this instance has now, without those that the registry marks as foreign
 // or draining. The addresses come from metadata. All addresses except the node's own addresses count as free, even
-// addresses of pods. If tagged is true, and the registry lacks one of the ENIs except the boot ENI, Attached asks EC2
-// for the tags.
+// addresses of pods. If tagged is true, and the registry lacks an ENI other than the boot ENI, Attached asks EC2 for
+// the tags.
 func Attached(ctx context.Context, l aws.Limits, tagged bool) (*registry.State, error) {
 	cloud := aws.New(aws.Options{})
 	i, err := cloud.Instance(ctx)

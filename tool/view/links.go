@@ -30,8 +30,8 @@ func LinkNames() (map[string]string, error) {
 	return names, nil
 }
 
-// ENILinks returns the names of the links of all ENIs in the registry, by MAC address. The kernel needs long to list
-// the links of all pods. So ENILinks asks only for the links whose names the registry has (see [nl.NS.LinksOf]).
+// ENILinks returns the names of the links of all ENIs in the registry, by MAC address. The kernel needs much time to
+// list the links of all pods. So ENILinks asks only for the links whose names the registry has (see [nl.NS.LinksOf]).
 func ENILinks(s *registry.State) (map[string]string, error) {
 	node, err := nl.Node()
 	if err != nil {

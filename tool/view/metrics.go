@@ -149,8 +149,8 @@ func growthMetrics(s *registry.State, most Most, now time.Time) []Metric {
 	return append([]Metric{limit, each, throttled, full, quota}, workMetrics(s, now)...)
 }
 
-// workMetrics show the numbers of waiting ADDs, unfinished EC2 calls, and unwritten lines of the lease log, and when
-// each ENI was last read.
+// workMetrics show the numbers of waiting ADDs, of unfinished EC2 calls, and of unwritten lines of the lease log. They
+// also show when each ENI was last read.
 func workMetrics(s *registry.State, now time.Time) []Metric {
 	waiting := Metric{Name: "waiting_pods", Help: "ADDs that wait for an address."}
 	waiting.Add(float64(waitingADDs(s, now)))

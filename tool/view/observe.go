@@ -22,7 +22,7 @@ type Observation struct {
 	Now      time.Time                 `json:"now"`
 	State    *registry.State           `json:"-"`
 	Used     []UsedAddr                `json:"used"`    // addresses of pods in the kernel
-	Partial  bool                      `json:"partial"` // some namespace could not be read
+	Partial  bool                      `json:"partial"` // at least one namespace could not be read
 	InPods   []string                  `json:"in_pods"` // ENIs whose link is, or may be, in a pod
 	Routed   map[netip.Addr]string     `json:"routed"`  // addresses to which the node has a host route
 	Own      []netip.Addr              `json:"own"`     // the node's own addresses

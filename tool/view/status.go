@@ -127,8 +127,8 @@ type LockStatus struct {
 	Waiting int    `json:"waiting"` // processes that wait for the lock
 }
 
-// LocksOf lists the locks that the same process holds at two looks. A process that keeps the lock "registry" so long is
-// slow, is stopped, or hangs. A process that keeps another lock may wait for EC2.
+// LocksOf looks twice, and lists the locks that the same process holds both times. A process that keeps the lock
+// "registry" for this time is slow, is stopped, or hangs. A process that keeps another lock may wait for EC2.
 func LocksOf(dir string) ([]LockStatus, error) {
 	const between = 200 * time.Millisecond
 	before, err := registry.Locks(dir)
@@ -215,9 +215,9 @@ type eniStatus struct {
 	Pool  string `json:"pool"`
 	counts
 	Prefixes int `json:"prefixes"`
-	// State is "serving", "draining", "foreign", "no-link" or "detached". State "requested" means that a pod has asked
-	// for this ENI. "exclusive": a pod has the whole ENI, and the ENI's link. "idle": the ENI has served no pod yet.
-	// "unused": an operator or another program has attached the ENI, and the ENI serves no pods.
+	// State is one of eniStates, or "unused". "requested": a pod has asked for this ENI. "exclusive": a pod has the
+	// whole ENI, and the ENI's link. "idle": the ENI has served no pod yet. "unused": an operator or another program
+	// has attached the ENI, and the ENI serves no pods.
 	State string `json:"state"`
 
 	// time since which the node lacks the link of the ENI; null: the node has the link
@@ -271,7 +271,8 @@ func stateOf(e registry.ENI, exclusive bool, now time.Time) string {
 	return "idle"
 }
 
-// printMissed writes a line if the ENI's link is missing on the node: for how long, and with which consequences.
+// printMissed writes a line if the ENI's link is missing on the node. The line says how long the link has been missing,
+// and what the consequences are.
 func (e eniStatus) printMissed(w io.Writer, now time.Time) {
 	if e.Missed == nil {
 		if e.State == "no-link" {

@@ -20,7 +20,7 @@ import (
 const (
 	StateReserved = "reserved" // leased; the kernel has not shown the address in the pod yet
 	StateBound    = "bound"    // leased, and the kernel has the address in the pod
-	StateCooling  = "cooling"  // free, but the next pod does not get it yet
+	StateCooling  = "cooling"  // not leased any more, but no pod gets it yet
 	StateFree     = "free"
 	StateNode     = "node" // neither leased nor free: the node itself uses the address
 )

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package view shows what the registry, the kernel, the metadata service and EC2 know about this node. The status and
-// the metrics show the registry alone. The comparison shows all four sources side by side, and explains their
+// the metrics show mostly the registry. The comparison shows all four sources side by side, and explains their
 // differences.
 package view
 
@@ -52,7 +52,7 @@ type Comparison struct {
 	state    *registry.State
 	used     lease.Used                // pods' addresses in the kernel
 	inPods   map[string]bool           // ENIs whose link is, or may be, in a pod
-	routed   map[netip.Addr]string     // addresses to which the node has a route
+	routed   map[netip.Addr]string     // addresses to which the node has a host route
 	own      map[netip.Addr]bool       // addresses of the node's links
 	links    map[string]string         // names of links by MAC
 	Metadata Source                    // what metadata says about the ENIs of this instance
@@ -264,7 +264,7 @@ func (s Source) columnOf(a netip.Addr) string {
 	return s.eniOf(a)
 }
 
-// kernelColumn returns what the column for the kernel shows for the address a.
+// kernelColumn returns the text for the kernel's column of the table, in the row of the address a.
 func (k *Comparison) kernelColumn(a netip.Addr) string {
 	if k.own[a] {
 		return StateNode

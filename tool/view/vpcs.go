@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// EachVPC calls report once for each ENI, with the name of the ENI's link and the CIDRs of the ENI's VPC. To get the
-// CIDRs, EachVPC calls cidrsOf once for each VPC.
+// EachVPC calls the function "report" once for each ENI, with the name of the ENI's link and the CIDRs of the ENI's
+// VPC. To get the CIDRs, EachVPC calls cidrsOf once for each VPC.
 func EachVPC(ctx context.Context, cloud *aws.Client, cidrsOf func(context.Context, string) ([]netip.Prefix, error),
 	report func(iface string, e aws.ENI, cidrs []netip.Prefix)) error {
 	enis, err := cloud.ENIs(ctx)
