@@ -3,12 +3,12 @@
 
 // Package vpc is the map of this repository and its glossary. It has no code.
 //
-// Three CNI plugins give a Kubernetes pod a native address of an AWS VPC, as a chain of programs or as one program:
+// Three CNI plugins give a Kubernetes pod a native address of an AWS VPC. They are a chain of programs, or one program:
 //
 //	plugin/         code that all plugins share: decode, dispatch, encode, errors
 //	plugin/nic/     requests of pods for their interfaces; plugin/values/ the rules for values of the configuration
 //	ipam/           manages the addresses: a program that the plugins execute to ask EC2, and functions for tool/
-//	  lease/        the first plugin: leases the addresses that the node has; all of the warm path
+//	  lease/        the first plugin: leases the addresses that the node has (the whole warm path)
 //	  more/         gets more addresses and ENIs from EC2, and finishes what a killed process has begun
 //	  asked/        gets the ENI or the address for which a pod asks
 //	  less/         releases addresses and ENIs that the node does not need
@@ -16,7 +16,7 @@
 //	  call/         makes the calls to EC2, and waits while EC2 throttles
 //	  book/         functions that read or edit the registry's state in memory, without I/O
 //	plugin/ipvlan/  the second plugin: puts an ipvlan slave of the address's ENI into the pod
-//	unnumbered-ptp/ the third plugin: adds a veth pair between pod and node, routes, and masquerade rules
+//	unnumbered-ptp/ the third plugin: adds routes, masquerade rules, and a veth pair between pod and node
 //	  legacy/       removes what the original plugin has left on a node
 //	plugin/egress/  an additional plugin: packets of chosen pods leave with the address of a router pod
 //	plugin/chain/   all plugins in one process
@@ -85,7 +85,7 @@
 //	derived pool    a pool for pods that ask for the same security groups or ENI; it is made from the pods' own pool
 //	ENI on request  an ENI for which a pod has asked: only pods that ask for it get its addresses
 //	managed         an ENI that this suite created, and may delete; a tag in EC2 says so
-//	foreign         an ENI that serves no pods: its owner forbids changes, or it had no address when first found
+//	foreign         an ENI that serves no pods: its owner forbids changes, or it had no address when we found it
 //	peer            a VPC that is peered with the node's VPC
 //	metadata        EC2's instance metadata service (IMDS); it may lag behind EC2
 //
@@ -113,7 +113,7 @@
 //	bound         a lease names the address, and the kernel has it in the pod
 //	cooling       the last lease of the address ended less than reuseIPWait ago, so no pod gets the address yet
 //	free          the node has the address, no lease names it, and it is not cooling
-//	used          leased, or a process has seen the address in a namespace, or in a route to only this address
+//	used          the address has a lease, or is shown by a namespace or by a host route of the node
 //	warm          free in advance: a warm ADD makes no EC2 call and no metadata call
 //	unconfirmed   metadata or EC2 shows the address, but may lag; no ADD takes it yet
 //
