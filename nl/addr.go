@@ -22,10 +22,10 @@ type Addr struct {
 	// NoDAD makes an IPv6 address usable without duplicate address detection. The detection is not necessary, because
 	// EC2 gives an address to one ENI only.
 	NoDAD bool
-	// With Apart, the kernel never chooses the address as the source of a packet. Only programs that bind to the
-	// address use the address. For this purpose, Add gives an IPv4 address the scope "link" (see inet_select_addr). Add
-	// makes an IPv6 address deprecated (see RFC 6724, section 5, rule 3). The kernel also adds no route to the
-	// address's subnet (IFA_F_NOPREFIXROUTE).
+	// With Apart, the kernel chooses the address as the source of a packet only if no other address fits. Programs can
+	// still bind to the address. Such an IPv4 address has the scope "link" (see inet_select_addr), and such an IPv6
+	// address is deprecated (see RFC 6724, section 5, rule 3). Also, the kernel adds no route to the address's subnet
+	// (IFA_F_NOPREFIXROUTE).
 	Apart bool
 
 	// NS.Addrs sets the fields below, and Add ignores them.
@@ -112,7 +112,7 @@ func (a Addr) Check(n *NS) error {
 }
 
 // Addrs lists the addresses of a link, or of all links if dev is "". IPv4 addresses of a link are sorted from the
-// oldest to the newest, secondary ones last. IPv6 addresses are sorted from the newest to the oldest
+// oldest to the newest, but all secondary addresses come last. IPv6 addresses are sorted from the newest to the oldest
 // (ipv6_link_dev_addr).
 func (n *NS) Addrs(dev string) ([]Addr, error) {
 	index, names, err := n.indexOrNames(dev)
@@ -131,7 +131,8 @@ func (n *NS) Addrs(dev string) ([]Addr, error) {
 	return all, nil
 }
 
-// AllAddrs lists the addresses of all links. If addresses change meanwhile, it tries again, and fails after ten tries.
+// AllAddrs lists the addresses of all links. If addresses change while the kernel lists them, AllAddrs tries again, and
+// fails after ten tries.
 func (n *NS) AllAddrs() (addrs []netip.Addr, err error) {
 	found, err := n.kernelAddrs(n.sendExact, bothFamilies, 0)
 	if err != nil {

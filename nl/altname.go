@@ -14,7 +14,7 @@ import (
 // An AltName is an alternative name of a link (see altname in ip-link(8)). Alternative names need Linux 5.5.
 type AltName struct {
 	Dev  string
-	MAC  string // the link's MAC address: a link Dev with another MAC address is not this link
+	MAC  string // the link's MAC address: if a link has the name Dev and another MAC address, it is another link
 	Name string
 }
 

@@ -13,8 +13,8 @@ import (
 )
 
 // An attribute is a struct rtattr of rtnetlink(7), followed by the attribute's value and by padding. The padding makes
-// the attribute's length a multiple of four bytes. The attributes of vishvananda/netlink are trees, with several
-// allocations for each attribute.
+// the attribute's length a multiple of four bytes. We do not use the attributes of vishvananda/netlink: these are
+// trees, and each attribute needs several allocations.
 type attribute []byte
 
 func attr(typ int, value []byte) attribute {
@@ -85,8 +85,8 @@ func attrsOf(b []byte) iter.Seq2[int, []byte] {
 	}
 }
 
-// nativeUint decodes a number of one, two or four bytes, in the CPU's byte order. For other sizes, nativeUint returns
-// 0.
+// nativeUint decodes a number of one, two or four bytes, in the CPU's byte order. For any other size, nativeUint
+// returns 0.
 func nativeUint(b []byte) uint32 {
 	switch len(b) {
 	case 1:
@@ -99,7 +99,7 @@ func nativeUint(b []byte) uint32 {
 	return 0
 }
 
-// bigEndianUint decodes a number of four bytes in network byte order, which nftables uses. For other sizes,
+// bigEndianUint decodes a number of four bytes in network byte order, which nftables uses. For any other size,
 // bigEndianUint returns 0.
 func bigEndianUint(b []byte) uint32 {
 	if len(b) != 4 {

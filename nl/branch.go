@@ -14,9 +14,9 @@ import (
 )
 
 // A Branch is a chain of nftables for packets that have arrived through links of one group. The table has a map from
-// each group to the chain of the group's Branch. With the map, a packet takes the same time with many Branches as with
-// one. To use the map, the table must have a rule with [ByIIFGroup]. If two processes add Branches with the same chain
-// for different groups, only one of them succeeds.
+// each group to the chain of the group's Branch. So the time that a packet takes does not depend on the number of
+// Branches. To use the map, the table must have a rule with [ByIIFGroup]. If two processes add Branches for different
+// groups, and both Branches name the same chain, only one process succeeds.
 //
 // A Branch may have a second chain, for packets that have arrived through one particular link. For the second chain,
 // the table must also have a rule with [ByIIF].
@@ -36,8 +36,8 @@ const (
 	mostBranches = 1 << 10
 )
 
-// ByIIFGroup sends a packet to the chain of the [Branch] for the group of the incoming link. Without such a Branch, the
-// kernel goes on with the next rule.
+// ByIIFGroup sends a packet to the chain of the [Branch] whose Group is the group of the incoming link. Without such a
+// Branch, the kernel goes on with the next rule.
 func ByIIFGroup() Term { return byMap("iifgroup", unix.NFT_META_IIFGROUP, branchMap, 35) }
 
 // ByIIF sends a packet to the second chain of the [Branch] whose Link is the incoming link. Without such a Branch, the
@@ -45,8 +45,8 @@ func ByIIFGroup() Term { return byMap("iifgroup", unix.NFT_META_IIFGROUP, branch
 func ByIIF() Term { return byMap("iif", unix.NFT_META_IIF, arrivalMap, 20) }
 
 // byMap returns a Term that looks up a property of the packet in a map, and sends the packet to the chain in the map's
-// element. The argument set is the name of the map. The argument key is the kernel's number of the property. The
-// argument typ is nft(8)'s number of the property's type (devgroup or ifindex): nft(8) needs the number to print the
+// element. The argument "set" is the name of the map. The argument "key" is the kernel's number of the property. The
+// argument "typ" is nft(8)'s number of the property's type (devgroup or ifindex): nft(8) needs this number to print the
 // map.
 func byMap(word string, key uint32, set string, typ uint32) Term {
 	return Term{word + " vmap @" + set, func(x *transaction) ([]attribute, error) {
@@ -111,7 +111,8 @@ func (t Table) BranchGroups(n *NS) (groups []uint32, err error) {
 	return groups, err
 }
 
-// targetChain returns the name of the chain to which the kernel's element leads.
+// targetChain asks the kernel for the element of the map l.set that has the key l.key. It returns the name of the chain
+// to which this element leads.
 func (t Table) targetChain(n *NS, l branchPart) (chain string, err error) {
 	msg, err := t.getObject(n, unix.NFT_MSG_GETSETELEM, l.elementAttrs(t)...)
 	if err != nil {
@@ -149,7 +150,9 @@ func (b Branch) install(n *NS, flags int) error {
 	for i, l := range b.parts() {
 		x.add(unix.NFT_MSG_NEWCHAIN, flags, attrString(unix.NFTA_CHAIN_TABLE, x.table),
 			attrString(unix.NFTA_CHAIN_NAME, l.chain.Name))
-		if i == 0 { // after NEWCHAIN: if another group has the chain, the error of NEWCHAIN must come first
+		// This request comes after NEWCHAIN: if another group has the chain, commit must return the error of NEWCHAIN,
+		// and commit returns the first error.
+		if i == 0 {
 			b.delElements(x, stale)
 		}
 		x.emptyChain(l.chain.Name)
@@ -171,7 +174,8 @@ func (x *transaction) emptyChain(chain string) {
 // verdictGoto is NFT_GOTO of linux/netfilter/nf_tables.h.
 const verdictGoto = 1<<32 - 4
 
-// Check returns an error if b.Group or b.Link leads to no chain or to another chain, or if the rules of a chain differ.
+// Check returns an error if a map has no element for b.Group or b.Link, or if this element leads to another chain. It
+// also returns an error if the rules of a chain differ.
 func (b Branch) Check(n *NS) error {
 	for _, l := range b.parts() {
 		chain, err := b.Table.targetChain(n, l)
@@ -223,8 +227,8 @@ func (b Branch) Del(n *NS) error {
 }
 
 // arrivalParts returns those elements of arrivalMap that have the key b.Link, or that lead to secondChainName(chain).
-// If another program has deleted an earlier Branch, but not its element of arrivalMap, an element with the key b.Link
-// remains.
+// An element with the key b.Link may remain from an earlier Branch: another program may have deleted other parts of
+// that Branch, but not this element.
 func (b Branch) arrivalParts(n *NS, chain string) (found []branchPart, err error) {
 	all, err := b.Table.setElements(n, arrivalMap)
 	for _, e := range all {
@@ -250,7 +254,8 @@ func (b Branch) Restore(n *NS) (taken bool, err error) {
 	if err = b.Add(n); !errors.Is(err, fs.ErrExist) {
 		return false, err
 	}
-	_, useCount, err := b.Table.getChain(n, b.Chain) // useCount: the chain's rules, and the elements that lead to it
+	// useCount is the number of the chain's rules plus the number of the elements that lead to the chain
+	_, useCount, err := b.Table.getChain(n, b.Chain)
 	if err != nil {
 		return false, err
 	}
@@ -264,7 +269,8 @@ func (b Branch) Restore(n *NS) (taken bool, err error) {
 // Claim returns the chain of the group's Branch. If the group has no Branch, Claim adds the Branch b. If another group
 // already uses the chain b.Chain, Claim changes nothing and returns true.
 func (b Branch) Claim(n *NS) (chain string, taken bool, err error) {
-	for range 2 { // if Add fails because another process has just added the group's Branch, the second try finds it
+	// if Add fails because another process has just added the group's Branch, the second try finds this Branch
+	for range 2 {
 		if chain, err = b.Table.Branch(n, b.Group); !errors.Is(err, fs.ErrNotExist) {
 			return chain, false, err
 		}

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PriorityMangle is the Priority that nft(8) calls "mangle". Chains that set marks have it, so they come before the
-// chains that translate addresses.
+// PriorityMangle is the Priority that nft(8) calls "mangle". Chains that set marks have this priority, so the kernel
+// calls them before the chains that translate addresses.
 const PriorityMangle = -150
 
-// A Chain is a chain of nftables that a hook of netfilter calls.
+// A Chain is a chain of nftables. A hook of netfilter calls the chain, except if it is a chain of a [Branch].
 type Chain struct {
 	Name     string
 	Type     string // filter, nat or route
@@ -74,13 +74,13 @@ func (c Chain) addRules(x *transaction) error {
 	return nil
 }
 
-// revision is hashed into the comment of each rule (see ruleFingerprint). Increase it if this package makes other code
-// for a rule whose text stays the same.
+// revision is hashed into the comment of each rule (see ruleFingerprint). Increase it if the text of a rule stays the
+// same, but this package makes other expressions from the text.
 const revision = "1"
 
-// A ruleFingerprint has the name of a rule's chain, and the rule's comment. Check compares the fingerprints of rules.
-// The comment of our rules is a hash of the rule's text, the revision, and the chain's name, type, hook, priority and
-// policy.
+// A ruleFingerprint has the name of a rule's chain, and the rule's comment. [Table.Check] compares the fingerprints of
+// rules. The comment of our rules is a hash of the rule's text, the revision, and the chain's name, type, hook,
+// priority and policy.
 type ruleFingerprint struct{ chain, comment string }
 
 // isOurs reports whether the comment has the length of our hashes.

@@ -24,7 +24,7 @@ func (c *cmd) word(w string) *cmd {
 	return c
 }
 
-// option appends a name and its value, unless the value is empty.
+// option appends a name and a value. If the value is empty, option appends nothing.
 func (c *cmd) option(name, value string) *cmd {
 	if value != "" {
 		c.word(name).word(value)
@@ -32,7 +32,7 @@ func (c *cmd) option(name, value string) *cmd {
 	return c
 }
 
-// number appends a name and its value, unless the value is 0.
+// number appends a name and a value. If the value is 0, number appends nothing.
 func (c *cmd) number(name string, value int) *cmd {
 	if value != 0 {
 		c.option(name, strconv.Itoa(value))
@@ -40,7 +40,7 @@ func (c *cmd) number(name string, value int) *cmd {
 	return c
 }
 
-// flag appends a word if its second parameter is true.
+// flag appends the word name if the argument "on" is true.
 func (c *cmd) flag(name string, on bool) *cmd {
 	if on {
 		c.word(name)

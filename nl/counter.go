@@ -24,8 +24,8 @@ type Counted struct {
 	Packets uint64
 }
 
-// Counters returns the rules of the kernel's table that have a counter. The error is fs.ErrNotExist if there is no such
-// table.
+// Counters returns those rules of the kernel's table that have a counter. The error is fs.ErrNotExist if there is no
+// such table.
 func (t Table) Counters(n *NS) (all []Counted, err error) {
 	if _, err := t.getTable(n); err != nil {
 		return nil, err

@@ -17,9 +17,9 @@ import (
 // [detached]".
 //
 // RemoveDetached may run while plugins add links and rules. A plugin adds a link before its rules, so new rules are not
-// detached. But a new link may have the name in an old rule. So RemoveDetached first asks for a link with this name,
-// and keeps the rule if this link exists. If the link appears only after the question, its new rules stay, because they
-// use another routing table than the deleted rule.
+// detached. But a new link may have the same name as the link of an old rule. So RemoveDetached first asks for a link
+// with this name, and keeps the rule if the link exists. If the new link appears only later, RemoveDetached deletes the
+// old rule. The rules of the new link stay, because they use another routing table than the old rule.
 func (n *NS) RemoveDetached(isOurs func(Rule) bool) (removed []Rule, failed error) {
 	rules, err := n.detachedRules()
 	if err != nil {

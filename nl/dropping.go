@@ -16,14 +16,14 @@ import (
 
 // A DroppingChain is another program's chain that may drop or reject packets of pods:
 //
-//   - If From is valid, it drops all packets from this range of addresses.
-//   - If Source is true, it drops a packet if the incoming link has no route to the packet's source.
-//   - Otherwise, it drops all forwarded packets, except those that an earlier rule accepts.
+//   - If From is valid, the chain drops all packets whose source is in this range of addresses.
+//   - If Source is true, the chain drops each packet whose incoming link has no route to the packet's source.
+//   - Otherwise, the chain drops all forwarded packets, except packets that an earlier rule accepts.
 type DroppingChain struct {
 	Name   string       // as nft(8) writes it: "ip filter FORWARD"
-	Empty  bool         // the chain has no rules, so it drops all packets
+	Empty  bool         // the chain has no rules: its policy drops all packets
 	Source bool         // true only for chains with the hook prerouting
-	From   netip.Prefix // only if the chain, or a chain that jumps to it, has the hook input, forward or prerouting
+	From   netip.Prefix // only if input, forward or prerouting calls the chain, or a chain that jumps to this chain
 }
 
 // DroppingChains lists the chains that may drop packets of a family. It ignores that earlier rules of a chain may
@@ -104,8 +104,8 @@ func droppedSources(t Table, chain string, rules [][]byte, family uint8) []Dropp
 }
 
 // droppedSource returns the range of sources from which a rule drops or rejects all packets. The rule may have an
-// exception for some incoming links: Tailscale's rule excepts Tailscale's own link. If the rule has any other
-// condition, the returned Prefix is not valid.
+// exception for some incoming links: for example, Tailscale's rule does not drop packets that arrive through
+// Tailscale's own link. If the rule has any other condition, the returned Prefix is not valid.
 func droppedSource(rule []byte, family uint8) (from netip.Prefix) {
 	var register string // what the last expression has loaded into the register
 	var mask []byte

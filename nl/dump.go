@@ -34,8 +34,9 @@ type ChainDump struct {
 	Rules    []RuleDump `json:"rules"`
 }
 
-// A RuleDump has a string for each expression of a rule: its name, and its attributes in hexadecimal. A RuleDump leaves
-// out the attributes of expressions that our rules never have: they may contain text of other programs.
+// A RuleDump has a string for each expression of a rule: its name, and its attributes in hexadecimal. For a counter,
+// the string has the number of packets instead of the attributes. Our rules never have some expressions: their
+// attributes may contain text of other programs, so a RuleDump leaves these attributes out.
 type RuleDump []string
 
 // ownExpressions has the names of the expressions that our rules may have.
@@ -111,7 +112,7 @@ type ProgramDump struct {
 	Name string `json:"name"`
 	Link string `json:"link"` // "" for a pinned object
 	Hook string `json:"hook"` // "ingress" or "egress"; "" for a pinned object
-	ID   uint32 `json:"id"`   // the ID of the program or map; 0 if the kernel does not report it
+	ID   uint32 `json:"id"`   // the ID of the program or map; 0 if the kernel does not report the ID
 	Tag  string `json:"tag"`  // the kernel's hash of the program's instructions
 }
 

@@ -23,7 +23,7 @@ type cardSetting struct {
 	args                   []uint32 // the numbers that follow the command number in a request
 }
 
-// Commands of linux/ethtool.h for the settings that are no cardSetting.
+// Commands of linux/ethtool.h for the settings that no cardSetting describes.
 const (
 	ethtoolGetRSS      = 0x46 // needs two requests: see readRSS
 	ethtoolSetRSS      = 0x47
@@ -87,8 +87,8 @@ func lacksSetting(err error) bool {
 	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)
 }
 
-// readFeatures returns the offloads of a link. Each group of 32 offloads has two bit masks: the offloads that can be
-// changed, and those of them that a program has requested.
+// readFeatures returns the offloads of a link. The value has two bit masks for each group of 32 offloads. The first
+// mask has the offloads that can be changed. The second mask has those of them that a program has requested.
 func (n *NS) readFeatures(l Link) (value []byte, err error) {
 	const header, block = 8, 16
 	b := structOf(header+8*block, ethtoolGetFeatures, 8)
@@ -137,7 +137,7 @@ func (n *NS) setCard(l Link, name string, value []byte) error {
 	return errors.New("the kernel has no command for that")
 }
 
-// structOf returns a C structure of size bytes that begins with the numbers.
+// structOf returns a C structure of size bytes that begins with the given numbers.
 func structOf(size int, numbers ...uint32) []byte {
 	b := make([]byte, 0, size)
 	for _, v := range numbers {

@@ -21,7 +21,8 @@ func expression(name string, data ...attribute) attribute {
 // nested is like nest, but sets the flag NLA_F_NESTED.
 func nested(typ int, inside ...attribute) attribute { return nest(unix.NLA_F_NESTED|typ, inside...) }
 
-// dataAttr returns an attribute with a value that the expression compares with a register, or loads into it.
+// dataAttr returns an attribute with a value. The expression compares this value with a register, or loads it into a
+// register.
 func dataAttr(typ int, b []byte) attribute { return nested(typ, attr(unix.NFTA_DATA_VALUE, b)) }
 
 // nativeBytes returns a number in the CPU's byte order: see expression.
@@ -63,7 +64,7 @@ func payload(header, offset, size uint32) attribute {
 		attrBigEndian(unix.NFTA_PAYLOAD_OFFSET, offset), attrBigEndian(unix.NFTA_PAYLOAD_LEN, size))
 }
 
-// setPayload writes register 1 into a packet's header. It does not correct a checksum.
+// setPayload writes register 1 into a packet's header. The expression corrects no checksum.
 func setPayload(header, offset, size uint32) attribute {
 	return expression("payload", attrBigEndian(unix.NFTA_PAYLOAD_SREG, unix.NFT_REG_1),
 		attrBigEndian(unix.NFTA_PAYLOAD_BASE, header),
@@ -86,7 +87,7 @@ func inRange(first, last []byte) attribute {
 }
 
 // lookupSet matches if the value in register 1 is in an anonymous set of the same transaction. With "not", it matches
-// all other values. setNumber is from addSet.
+// all other values. The argument setNumber is a result of addSet.
 func lookupSet(setNumber uint32, not bool) attribute {
 	of := []attribute{attrBigEndian(unix.NFTA_LOOKUP_SREG, unix.NFT_REG_1)}
 	if not {

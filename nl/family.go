@@ -56,7 +56,7 @@ func ByFamily[T any](f Family, v4, v6 T) T {
 	return v4
 }
 
-// FirstAddr returns the first address of a family, or the zero address if there is none.
+// FirstAddr returns the first address of a family, or the zero netip.Addr if there is none.
 func FirstAddr(addrs []netip.Addr, f Family) netip.Addr {
 	for _, a := range addrs {
 		if FamilyOf(a) == f {

@@ -124,13 +124,13 @@ func (f filter) sendRequest(n *NS, typ, flags int, answerType uint16, more ...at
 		Info: cmp.Or(f.pref, filterPref)<<16 | uint32(every)}
 	msgs, err := n.sendRequest(unix.NETLINK_ROUTE, typ, flags, answerType, msg,
 		append([]attribute{attrString(nl.TCA_KIND, "bpf")}, more...)...)
-	if errors.Is(err, unix.EINVAL) && typ != unix.RTM_NEWTFILTER { // the link has no hook
+	if errors.Is(err, unix.EINVAL) && typ != unix.RTM_NEWTFILTER { // the link has no qdisc with this hook
 		err = notExistError{err}
 	}
 	return msgs, err
 }
 
-// del deletes the kernel's filter at the position of f (see readProgram), if it has a program of ours.
+// del deletes the kernel's filter at the position of f (see readProgram), if that filter has a program of ours.
 func (f filter) del(n *NS) error {
 	f, err := f.readProgram(n)
 	if err == nil && !strings.HasPrefix(f.name, OwnTable) {
@@ -143,8 +143,8 @@ func (f filter) del(n *NS) error {
 	return err
 }
 
-// checkSame returns an error if the kernel's filter is missing, has another class, or has another program. Programs
-// from different sources differ, even if they have the same effect.
+// checkSame returns an error if the kernel's filter is missing, has another class, or has another program. Two programs
+// differ if their C sources differ, even if they have the same effect.
 func (f filter) checkSame(n *NS) error {
 	is, err := f.readProgram(n)
 	switch {

@@ -44,7 +44,7 @@ const (
 	fouAdd, fouDel, fouGet                  = 1, 2, 3
 	fouPort, fouAF, fouProto, fouType       = 1, 2, 3, 4
 	fouLocal4, fouLocal6                    = 6, 7
-	fouDirect                               = 1 // the packet inside begins directly after the UDP header
+	fouDirect                               = 1 // the inner packet begins directly after the UDP header
 	fouVersion                        uint8 = 1
 )
 
@@ -150,7 +150,7 @@ func (n *NS) genericFamily(name string) (int, error) {
 	return 0, fmt.Errorf("the kernel reports no number for the generic netlink family %s", name)
 }
 
-// Supported returns [ErrNoFOU] if the kernel does not have FOU, not even as a module.
+// Supported returns [ErrNoFOU] if the kernel has FOU neither built in nor as a module.
 func (FOU) Supported(n *NS) error {
 	_, err := n.fouFamily()
 	return err

@@ -10,15 +10,15 @@ import (
 
 // A pod has one first attachment, with the pod's veth pair, default route and first NIC. Its other attachments to our
 // networks are further attachments, which have only NICs. Each of these NICs has a rule and a routing table of its own,
-// so answers leave through the NIC at which the packet has arrived.
+// so an answer leaves through the NIC at which the request has arrived.
 //
 // The groups of a pod's links show which attachment is the first. A link has its group from its creation on, even if
 // the ADD is killed. The function Further looks first at the attachment's own links. So an attachment that has links
 // never changes from first to further or back. If the first attachment ends before the further ones, the pod has no
 // pair until a new attachment becomes the first.
 
-// furtherGroupByte is the first byte of the groups of further attachments, as OwnGroup is for first attachments. The
-// other three bytes (attachmentMask) identify the attachment.
+// furtherGroupByte is the first byte of the groups of further attachments. OwnGroup is the first byte of the groups of
+// first attachments. The other three bytes (attachmentMask) identify the attachment.
 const furtherGroupByte, attachmentMask = OwnGroup + 1, 1<<24 - 1
 
 // FurtherGroup returns the group of a further attachment's links. The attachment's network cards (see [MovedLink]) have
@@ -55,8 +55,8 @@ func IsCard(group uint32) bool {
 	return group>>24 == OwnGroup+cardGroupOffset || group>>24 == furtherGroupByte+cardGroupOffset
 }
 
-// Attachment takes the group of an attachment's cards, and returns the group of its other links. It returns any other
-// group unchanged.
+// Attachment takes the group of an attachment's cards, and returns the group of the attachment's other links.
+// Attachment returns any other group unchanged.
 func Attachment(group uint32) uint32 {
 	if IsCard(group) {
 		return group - cardGroupOffset<<24

@@ -39,8 +39,8 @@ func InGroup(links []Link, isWanted func(group uint32) bool) (first string) {
 }
 
 // DelGroup deletes all links of a group, and the other ends of their veth pairs. The error is fs.ErrNotExist if the
-// group has no links. If a link of the group cannot be deleted (lo or a network card), the kernel deletes none.
-// DelGroup then gives group 0 to such links, and tries again.
+// group has no links. If a link of the group cannot be deleted (lo or a network card), the kernel deletes no link of
+// the group. DelGroup then gives group 0 to such links, and tries again.
 func (n *NS) DelGroup(group uint32) error {
 	if group == 0 {
 		return errors.New("group 0 is the default group of all links")
@@ -63,7 +63,8 @@ func (n *NS) DelGroup(group uint32) error {
 }
 
 // ungroup gives group 0 to those links of a group that cannot be deleted. The caller can then delete the group with one
-// request. A pod may have put thousands of links into the group, and separate requests would take 10 ms or more each.
+// request. A pod may have put thousands of links into the group. A separate request for each link would take 10 ms or
+// more.
 func (n *NS) ungroup(group uint32) error {
 	links, err := n.Links()
 	for _, l := range links {

@@ -17,29 +17,30 @@ import (
 
 // A Guard drops packets that the slaves of an ipvlan master send to the master's namespace.
 //
-// In mode l2, ipvlan handles a slave's frame with equal source and destination MAC addresses as if it had arrived
-// through the master (ipvlan_xmit_mode_l2). The kernel accepts such a frame if this address is the master's own MAC
-// address, or a multicast address such as ff:ff:ff:ff:ff:ff. Any program with a packet socket can send such frames,
-// with any IP address as the source. A frame from outside never has such a source MAC address.
+// A slave in mode l2 may send a frame whose source and destination MAC addresses are equal. Then ipvlan handles the
+// frame as if it had arrived through the master (ipvlan_xmit_mode_l2). The kernel accepts such a frame if the MAC
+// address is the master's own, or a multicast address such as ff:ff:ff:ff:ff:ff. Any program with a packet socket can
+// send such frames, with any IP address as the source. A frame from the VPC never has one of these MAC addresses as its
+// source.
 //
 // So a Guard drops packets of IPv4, IPv6 and ARP that arrive through the master with the master's MAC address as their
-// source. It also drops packets from a multicast MAC address, through whichever link they arrive. In the modes l2 and
-// l3, slaves get arriving packets before the rules see them, so the rules do not slow these packets down. A filter of
-// tc would see all protocols, but would slow these packets down. A slave could also bypass a filter of tc by a link of
+// source. It also drops packets from a multicast MAC address, through whichever link they arrive. The rules do not slow
+// down the packets to slaves in the modes l2 and l3: ipvlan takes these packets before netfilter sees them. A filter of
+// tc would see all protocols, but would slow down these packets. A pod could also bypass a filter of tc by a link of
 // the type ifb. When this link passes a packet to another link, the kernel skips tc and netfilter's ingress hook at the
 // other link (tc_skip_classify).
 //
 // The Guards of a namespace are the elements of a set. Two tables have this set: one of the family inet, and one of the
-// family arp. Del does nothing, because another slave may need the Guard. Add deletes the elements of links that are
-// gone.
+// family arp. Del does nothing, because another slave may need the Guard. When Add adds an element, it deletes the
+// elements of links that are gone.
 type Guard struct {
 	Link  string
 	Index int    // the index of the link; ignored if MAC is ""
 	MAC   string // the link's MAC address; "": the methods ask the kernel for the MAC address and the index
 }
 
-// GuardTable is the name of both tables of the Guards, and GuardSet is the name of the set in them. OwnTableOf never
-// returns GuardTable.
+// GuardTable is the name of both tables of the Guards. GuardSet is the name of the set in these tables. OwnTableOf
+// never returns GuardTable.
 const (
 	GuardTable = OwnTable + "._guard"
 	GuardSet   = "masters"
@@ -96,8 +97,8 @@ func (g Guard) element(n *NS) (e guardElement, err error) {
 
 func (e guardElement) index() int { return int(binary.NativeEndian.Uint32(e[:])) }
 
-// Add adds the Guard, and makes the tables if they do not exist. If the set has the element, Add does nothing. Unlike
-// Check, it does not compare the rules.
+// Add adds the Guard, and makes the tables if they do not exist. If the table of the family inet has the element, Add
+// does nothing. Unlike Check, Add does not compare the rules.
 func (g Guard) Add(n *NS) error {
 	e, err := g.element(n)
 	if err != nil {
@@ -143,8 +144,8 @@ func (g Guard) Check(n *NS) error {
 }
 
 // installGuard replaces both tables in one transaction. The new sets have the element e, and each old element whose
-// link exists. Another process may add a Guard meanwhile. So the transaction contains the generation number that the
-// tables had before the elements were read. If a table has changed since, the kernel refuses the transaction, and
+// link exists. Another process may add a Guard at the same time. So the transaction contains the generation number that
+// the tables had before the elements were read. If a table has changed since, the kernel refuses the transaction, and
 // installGuard tries again.
 func (n *NS) installGuard(e guardElement) (err error) {
 	for range 100 {
@@ -173,7 +174,7 @@ func (n *NS) installGuard(e guardElement) (err error) {
 }
 
 // rulesetGeneration returns the kernel's generation number of the namespace's tables. Each change of a table increases
-// it.
+// this number.
 func (n *NS) rulesetGeneration() (uint32, error) {
 	msg, err := Table{}.getObject(n, unix.NFT_MSG_GETGEN)
 	return bigEndianUint(attrAt(msg, unix.NFTA_GEN_ID)), err

@@ -20,12 +20,12 @@ import (
 type IPVlan struct {
 	Name   string
 	Master string       // the name of the master, a link in the namespace of the Step
-	NS     *NS          // the namespace of the slave; nil: it is gone, and so is the slave
+	NS     *NS          // the namespace of the slave; nil: the namespace and the slave are gone
 	Mode   string       // l2, l3 or l3s; "" is l2
 	MTU    int          // 0: the slave follows the MTU of its master, and Check accepts any MTU
 	Group  uint32       // see DelGroup; 0 is the default group
 	Down   bool         // Add leaves the slave down: a later Up in the Wiring brings it up
-	Only   []netip.Addr // Check accepts only these addresses and link-local ones on the slave; nil: all addresses
+	Only   []netip.Addr // the addresses that Check accepts, besides link-local ones; nil: Check accepts all
 	Fresh  bool         // the caller has made sure that NS has no link of this name, so Add does not look for one
 }
 
@@ -59,9 +59,9 @@ func (v IPVlan) mode() string {
 // The request goes to the master's namespace, and names the slave's namespace. To move or rename the slave later would
 // take 10 ms or more, and all other changes of links would wait (synchronize_rcu).
 //
-// Kernels before 6.15 look for the name in the master's namespace, so they would refuse eth0, which the node has. But
-// these kernels do not look for the name when the request has an index. So Add chooses an index that no kernel chooses
-// by itself.
+// Kernels before 6.15 look for the name in the master's namespace. So they would refuse the name eth0, because the node
+// has a link eth0. But these kernels do not look for the name when the request has an index. So Add chooses an index
+// that no kernel chooses by itself.
 func (v IPVlan) Add(n *NS) error {
 	if v.NS == nil {
 		return errGone
@@ -134,7 +134,7 @@ func (v IPVlan) rememberSlave(n *NS, index int) {
 	}
 }
 
-// Supported returns an error if the kernel does not have ipvlan, not even as a module. It asks for a slave without a
+// Supported returns an error if the kernel has ipvlan neither built in nor as a module. It asks for a slave without a
 // master and with a mode that does not exist, so no link is created. A kernel with ipvlan loads the module if
 // necessary, and refuses the mode. Any other kernel returns another error.
 func (IPVlan) Supported(n *NS) error {
@@ -147,7 +147,8 @@ func (IPVlan) Supported(n *NS) error {
 	return fmt.Errorf("ask for an ipvlan without a master: %w", cmp.Or(err, errors.ErrUnsupported))
 }
 
-// Del deletes the slave, even if Master is "". A link of this name and another kind is not ours, and stays.
+// Del deletes the slave, even if Master is "". If the link with this name is of another kind, the link is not ours, and
+// stays.
 func (v IPVlan) Del(*NS) error {
 	if v.NS == nil {
 		return errGone

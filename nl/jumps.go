@@ -52,7 +52,7 @@ func (j Jumps) Del(n *NS) error {
 			chains = append(chains, to)
 		}
 	}
-	for _, chain := range chains { // delete the rules first, because the kernel deletes a chain only if it is empty
+	for _, chain := range chains { // first delete the chain's rules, because the kernel deletes only an empty chain
 		x.add(unix.NFT_MSG_DELRULE, 0, attrString(unix.NFTA_RULE_TABLE, j.Table),
 			attrString(unix.NFTA_RULE_CHAIN, chain))
 		x.add(unix.NFT_MSG_DELCHAIN, 0, attrString(unix.NFTA_CHAIN_TABLE, j.Table),
@@ -64,7 +64,7 @@ func (j Jumps) Del(n *NS) error {
 	return n.commit(x)
 }
 
-// jumpTarget returns the name of the chain to which a rule jumps, or "".
+// jumpTarget returns the name of the chain to which a rule jumps, or "" if the rule does not jump.
 func jumpTarget(rule []byte) (chain string) {
 	for _, e := range attrsOf(attrAt(rule, unix.NFTA_RULE_EXPRESSIONS)) {
 		to := attrAt(e, unix.NFTA_EXPR_DATA, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CHAIN)

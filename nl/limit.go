@@ -41,7 +41,7 @@ func (l Limit) effectText() string { return fmt.Sprint("limit ", l.Egress, l.Rat
 
 // actionIndex returns the index of the police action. All filters name this index. The index depends on the direction,
 // the rate and the burst: an action outlives its filters for some time, so with a fixed index, new filters could use an
-// old action.
+// old action with another rate.
 func (l Limit) actionIndex() uint32 {
 	h := fnv.New32a()
 	io.WriteString(h, l.effectText())
@@ -121,7 +121,7 @@ func (l Limit) policeAction() attribute {
 }
 
 // ticks returns the time that Burst bytes take at the rate Rate, in the kernel's unit of 64 ns (see /proc/net/psched).
-// The result is 4 minutes at most.
+// The result is 275 seconds at most.
 func (l Limit) ticks() uint32 {
 	return uint32(min(float64(l.Burst)/float64(l.Rate)*1e9/64, math.MaxUint32))
 }

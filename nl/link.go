@@ -30,7 +30,7 @@ type Link struct {
 	// Forwards reports whether the kernel forwards IPv4 packets that arrive through the link.
 	Forwards bool
 
-	props  []byte // a list of attributes: the alternative names
+	props  []byte // the alternative names, as a list of attributes
 	tunnel tunnel // only for a tunnel
 	peerNS uint32 // 1 + the ID of the namespace of the link Peer; 0 if Peer is in the link's own namespace
 }
@@ -98,10 +98,10 @@ func (n *NS) LinkByName(name string) (Link, error) {
 	return l, nil
 }
 
-// SeenLink is like LinkByName, but may return a state that this process has read earlier, if a context keeps the
-// namespace open (see [KeepOpen]). A process with such a context answers only one command, so the state is only some
-// milliseconds old. Use SeenLink only for properties that no program changes in so short a time: the MAC address, the
-// MTU, the group and Forwards.
+// SeenLink is like LinkByName, except if a context keeps the namespace open (see [KeepOpen]). Then SeenLink may return
+// a state that this process has read earlier. A process with such a context answers only one command, so the state is
+// only some milliseconds old. Use SeenLink only for properties that no program changes in so short a time: the MAC
+// address, the MTU, the group and Forwards.
 func (n *NS) SeenLink(name string) (Link, error) {
 	if l, seen := n.seen[name]; seen {
 		return l, nil
@@ -147,7 +147,7 @@ func (n *NS) LinkByIndex(index int) (Link, error) {
 	return parseLink(msgs[0]), nil
 }
 
-// linkIndex returns the index of a link, from the memory of n if possible.
+// linkIndex returns the index of a link. If n remembers the index, linkIndex does not ask the kernel.
 func (n *NS) linkIndex(name string) (int, error) {
 	if i, known := n.indices[name]; known {
 		return i, nil
@@ -172,8 +172,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// setLink brings a link up, and sets its MTU, its alias and further properties. It sets no MTU of 0, and no empty
-// alias.
+// setLink brings a link up, and sets its MTU, its alias and further properties. If mtu is 0, the MTU stays. If alias is
+// empty, the alias stays.
 func (n *NS) setLink(name string, mtu int, alias string, more ...attribute) error {
 	if err := checkName(name); err != nil {
 		return err

@@ -30,9 +30,9 @@ type routeList struct {
 	err    error
 }
 
-// List makes n remember the namespace's rules, and the routes that use the link dev, or all routes if dev is "". Until
-// the caller calls forget, checks of many rules and routes read each list only once. The lists do not show later
-// changes, so call forget before you change a rule or a route.
+// List makes n remember the namespace's rules and routes. If dev is not "", n remembers only the routes that use the
+// link dev. Until the caller calls forget, checks of many rules and routes read each list only once. The lists do not
+// show later changes, so call forget before you change a rule or a route.
 func (n *NS) List(dev string) (forget func(), err error) {
 	l := &listCache{rules: map[Family]*ruleList{}, routes: map[Family]*routeList{}}
 	if dev != "" {

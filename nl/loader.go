@@ -9,9 +9,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A loader loads the two programs of a Splice, or opens them if they are pinned. Both must use the same maps, because
-// each needs the entries that the other makes. With different maps, a pod would get no answer from any Service. A
-// loader gives both programs the same maps, even if another process has removed some of the pinned files.
+// A loader loads the two programs of a Splice, or opens them if they are pinned. The two programs must use the same
+// maps, because each program needs the entries that the other program makes. With different maps, a pod would get no
+// answer from any Service. A loader gives both programs the same maps, even if another process has removed some of the
+// pinned files.
 type loader struct {
 	maps       bpf.Maps
 	mapIDs     string // the IDs of the maps, for the name of a program; "": the maps are not open yet
@@ -48,7 +49,7 @@ func (l *loader) openMaps() (err error) {
 	if l.maps.Kept, err = l.openMap("kept", 1); err != nil {
 		return err
 	}
-	// the map looped is smaller, because a connection needs its entry only until the connection is answered
+	// the map "looped" is smaller, because a connection needs its entry only until the connection is answered
 	if l.maps.Looped, err = l.openMap("looped", 4); err != nil {
 		return err
 	}
@@ -58,10 +59,10 @@ func (l *loader) openMaps() (err error) {
 
 // openMap opens the map with the given name, or creates it with room for l.pods / divisor pods. Each pod needs MapSets
 // entries of 128 bytes (see src/memory.h). A pinned map outlives this release, and another release may need another
-// layout. So the sizes of a key and a value and the number of sets are a part of the pinned file's name.
+// layout. So the pinned file's name depends on the size of a key, the size of a value, and the number of sets.
 func (l *loader) openMap(name string, divisor uint32) (int, error) {
 	layout := name + " " + decimal(bpf.MapKeySize) + " " + decimal(bpf.MapValueSize) + " " + decimal(bpf.MapSets)
-	// All releases share the maps, so the name has the hash of "" in the place of a revision, as in the first releases.
+	// Releases with the same layout share the maps. So in the name, the hash of "" takes the place of a revision.
 	const anyRelease = "cbf29ce484222325"
 	return l.openOrMake(objectName(layout, anyRelease), func() (int, error) {
 		if !canPin() { // the map cannot be pinned, so only this pod will use it

@@ -52,7 +52,7 @@ func (n *NS) DefaultSource(dev string, family Family) (netip.Addr, error) {
 }
 
 // lookupRoute returns the route that the kernel chooses for packets to an address, or the zero kernelRoute if there is
-// none. The attributes in the argument more restrict the kernel's choice.
+// none. The attributes in the argument "more" limit the kernel's choice.
 func (n *NS) lookupRoute(a netip.Addr, more ...attribute) (kernelRoute, error) {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Dst_len, msg.Flags = uint8(FamilyOf(a)), uint8(a.BitLen()), unix.RTM_F_FIB_MATCH

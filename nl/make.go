@@ -31,7 +31,7 @@ func Make(name string) (*NS, error) {
 func (n *NS) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.fd) }
 
 // newNetNS creates a namespace. The kernel puts the creating thread into the new namespace. newNetNS moves the thread
-// back, or ends it if that fails.
+// back. If the thread cannot move back, it ends.
 func newNetNS() (netns.NsHandle, error) {
 	type made struct {
 		fd  netns.NsHandle

@@ -23,14 +23,14 @@ import (
 // move itself brings the link down first (dev_change_net_namespace). A kill does not interrupt the request. So the link
 // is either on the node, or in the pod with its new name and up.
 //
-// A link loses its addresses, routes, neighbours, queueing disciplines and their filters when it moves, but keeps its
-// [Settings].
+// When a link moves, it loses its addresses, its routes, its neighbours, and its queueing disciplines with their
+// filters. It keeps its [Settings].
 type MovedLink struct {
 	Name  string // the link's name in the pod
 	MAC   string
-	NS    *NS    // the pod's namespace; nil: it is gone, so the link is back on the node
+	NS    *NS    // the pod's namespace; nil: the namespace is gone, so the link is back on the node
 	Home  string // the link's name on the node; "" if it is not known any more
-	MTU   int    // 0: Add does not change it
+	MTU   int    // 0: Add does not change the MTU
 	Group uint32 // the link's group in the pod; on the node, the group is 0
 	Down  bool   // Add leaves the link down: a later Up in the Wiring brings it up
 }
@@ -43,8 +43,8 @@ func (v MovedLink) String() string {
 	return c.option("name", v.Name).number("mtu", v.MTU).number("group", int(v.Group)).flag("up", !v.Down).String()
 }
 
-// Add returns [ErrShared] if other links use the link (see [NS.Unshared]), because the pod would also get their
-// traffic.
+// Add returns [ErrShared] if other links use the link (see [NS.Unshared]), because the pod would also get the traffic
+// of these links.
 func (v MovedLink) Add(n *NS) error {
 	if v.NS == nil {
 		return errGone
@@ -67,7 +67,7 @@ func (v MovedLink) Add(n *NS) error {
 	}
 	if err == nil {
 		// programs of another pod may still be attached: at the end of a namespace, the kernel moves the card back with
-		// them
+		// these programs
 		err = n.delPrograms(l)
 	}
 	if err != nil {
@@ -109,8 +109,8 @@ func (n *NS) moveLink(l Link, to *NS, name string, msg *nl.IfInfomsg, more ...at
 }
 
 // Del first removes the alternative names, links and programs that the pod has attached to the link. Del then moves the
-// link back to the node, renames it (see freeName), and brings it down. It does nothing if the link in the pod belongs
-// to another attachment (see [Foreign]).
+// link back to the node, renames it (see freeName), and brings it down. If the link in the pod belongs to another
+// attachment (see [Foreign]), Del does nothing.
 //
 // At the end of the pod's namespace, the kernel itself moves the link to the node, with its group, and perhaps renames
 // it (default_device_exit_net). For such a link, see resetOnNode.
@@ -154,8 +154,8 @@ func (v MovedLink) bringBack(n *NS, l Link) error {
 // podFlags has the flags that a pod can set on a link, and that Del clears.
 const podFlags = unix.IFF_UP | unix.IFF_PROMISC | unix.IFF_ALLMULTI | unix.IFF_NOARP
 
-// freeName returns the name for the link on the node: Home, if it is known and free, or else the name that systemd
-// makes from the MAC address (systemd.net-naming-scheme(7), ID_NET_NAME_MAC).
+// freeName returns the name for the link on the node: Home if this name is known and free, otherwise the name that
+// systemd makes from the MAC address (systemd.net-naming-scheme(7), ID_NET_NAME_MAC).
 func (v MovedLink) freeName(n *NS) (string, error) {
 	byMAC := "enx" + strings.ReplaceAll(v.MAC, ":", "")
 	if v.Home == "" {
@@ -214,9 +214,9 @@ func (v MovedLink) Check(*NS) error {
 }
 
 // delAltNames deletes the alternative names of a link before the link gets its name on the node. A pod can choose
-// alternative names. If one is the name of another link on the node, the kernel does not move the card to the node. If
-// one is the card's own name on the node, the kernel moves the card, but refuses to rename it. On the node, udev adds
-// its own alternative names again (systemd.link(5), AlternativeNamesPolicy=).
+// alternative names. If such a name is also the name of another link on the node, the kernel does not move the card to
+// the node. If such a name is the card's own name on the node, the kernel moves the card, but refuses to rename it. On
+// the node, udev adds its own alternative names again (systemd.link(5), AlternativeNamesPolicy=).
 func (n *NS) delAltNames(l Link) error {
 	msg := linkMessage()
 	msg.Index = int32(l.Index)
@@ -232,9 +232,9 @@ func (n *NS) delAltNames(l Link) error {
 	return nil
 }
 
-// findCard returns the network card with the given MAC address. Unlike [NS.FindMAC], it works in a pod, which can give
-// this address to other links, even to lo. So findCard ignores lo, and prefers a RealLink to the end of a veth pair.
-// Only tests use such an end as a card. The error is fs.ErrNotExist if there is no such card.
+// findCard returns the network card with the given MAC address. Unlike [NS.FindMAC], findCard works in a pod, which can
+// give this address to other links, even to lo. So findCard ignores lo. It returns the end of a veth pair only if there
+// is no RealLink. Only tests use such an end as a card. The error is fs.ErrNotExist if there is no such card.
 func (n *NS) findCard(mac string) (Link, error) {
 	hw, err := net.ParseMAC(mac)
 	if err != nil {

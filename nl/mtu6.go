@@ -13,8 +13,8 @@ import (
 
 // An MTU6 ensures that the IPv6 MTU of a link is not larger than the link's MTU. The IPv6 MTU is a separate sysctl of
 // each link. If the MTU of an ENI becomes smaller, the kernel also lowers the MTU of the ENI's slaves, but not their
-// IPv6 MTU (ipvlan_adjust_mtu). IPv6 on the slaves then sends packets that are too large: these are lost, and the
-// sender gets no ICMPv6 error.
+// IPv6 MTU (ipvlan_adjust_mtu). IPv6 on the slaves then sends packets that are too large: these packets are lost, and
+// the sender gets no ICMPv6 error.
 type MTU6 struct{ Dev string }
 
 func (m MTU6) String() string {

@@ -3,8 +3,8 @@
 
 package nl
 
-// A nameTable has names of ip(8) or nft(8), and the kernel's numbers for these names. It is a slice, because a map
-// would have to be filled before main.
+// A nameTable has names of ip(8) or nft(8), and the kernel's numbers for these names. It is a slice and not a map,
+// because each process would have to fill the map before main.
 type nameTable []struct {
 	name   string
 	number uint32

@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Neigh is a permanent neighbour entry: the MAC address for an IP address on a link. With it, the kernel does not ask
-// the other end of the link. An unnumbered end would not answer. In IPv6, a kernel answers only for addresses of the
-// link that gets the question. In IPv4, a kernel does the same if arp_ignore is 1. kube-proxy's strictARP sets
-// arp_ignore to 1 on the whole node.
+// A Neigh is a permanent neighbour entry: the MAC address for an IP address on a link. With such an entry, the kernel
+// does not ask the other end of the link for its MAC address. An end without addresses would not answer. In IPv6, a
+// kernel answers only for addresses of the link that gets the question. In IPv4, a kernel does the same if arp_ignore
+// is 1. kube-proxy's strictARP sets arp_ignore to 1 on the whole node.
 type Neigh struct {
 	Addr netip.Addr
 	MAC  string
@@ -106,8 +106,8 @@ func parseNeigh(m []byte) (mac string, state uint16, err error) {
 }
 
 // Neighbours maps the index of each link to the IP addresses of the link's permanent neighbour entries. Only root can
-// add such entries. Programs that remove the routes and rules of others leave these entries. So the entries show
-// addresses of pods even when the routes are gone.
+// add such entries. Some programs remove the routes and rules of other programs, but leave these entries. So the
+// entries show addresses of pods even when the routes are gone.
 //
 // A dump of neighbours may lack entries if it has several parts (see isUnmarkedDump). Two dumps are never equal,
 // because they contain the ages of the entries. So Neighbours repeats a dump of several parts until a dump brings no

@@ -20,7 +20,7 @@ type transaction struct {
 	requests []batchRequest
 	sets     uint32 // how many sets the requests add; the sets are numbered from 1 to this number
 	// generation is a result of rulesetGeneration: if a table has changed since, the kernel refuses the transaction
-	// with ERESTART. 0 accepts any changes.
+	// with ERESTART. With 0, the kernel never refuses because of a change.
 	generation uint32
 }
 
@@ -113,7 +113,7 @@ func (s *socket) commit(x *transaction) error {
 // firstFailure returns the first error of a transaction whose first message has the given sequence number, or nil. The
 // kernel reports each error before write(2) returns, in the order of the messages (nfnl_err_deliver). So a missing
 // report means success. If a module is missing, each message fails, and the socket may have no room for all reports.
-// Then the first read(2) fails with ENOBUFS, and later calls return the reports that had room.
+// Then the first read(2) fails with ENOBUFS, and later calls return the reports for which the socket had room.
 func (s *socket) firstFailure(first uint32) (failed error) {
 	var lost error
 	for {

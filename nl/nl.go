@@ -35,15 +35,15 @@ import (
 const RouteProtocol = 72
 
 // An NS is a network namespace, with its file descriptor and the netlink sockets that were opened in it. A socket
-// belongs to the namespace in which it was opened, whichever thread uses it. So a thread enters the namespace only in
-// Do, and to open a socket or a file. Only one goroutine at a time may use an NS.
+// belongs to the namespace in which it was opened, whichever thread uses it. So a thread enters the namespace for two
+// purposes only: to run the function of Do, and to open a socket or a file. Only one goroutine at a time may use an NS.
 type NS struct {
 	Name string // for messages: "node", "pod"
 
 	fd        netns.NsHandle
 	isProcess bool   // this is the process's namespace: see isProcessNS
 	processNS *NS    // the process's NS, if its OpenOther has opened this NS; otherwise nil
-	keptOpen  bool   // Close does nothing, because release (see KeepOpen) closes the namespace
+	keptOpen  bool   // Close does nothing: the function release of KeepOpen closes the namespace
 	keptOther *NS    // the first namespace that OpenOther has opened, if keptOpen is true
 	keptPath  string // the path of keptOther
 
@@ -51,9 +51,9 @@ type NS struct {
 	sockets    map[int]*socket // by netlink family
 	sysctlDirs map[string]int  // directories below /proc/sys, see openSysctl
 
-	indices     map[string]int  // the index of each link, by the link's name; nil: remember none, see rememberIndices
+	indices     map[string]int  // the index of each link, by its name; nil: n remembers none, see rememberIndices
 	seen        map[string]Link // links for SeenLink, by the link's name; nil unless keptOpen is true
-	linkDeleted bool            // delLink has deleted a link since the last forgetDeleted
+	linkDeleted bool            // delLink has deleted a link since the last call of forgetDeleted
 	listCache   *listCache      // nil unless List was called
 }
 
@@ -71,10 +71,10 @@ func Open(name, path string) (*NS, error) {
 	return newNS(name, fd), nil
 }
 
-// OpenOther opens the namespace at path like [Open]. The error is fs.ErrNotExist if path leads to n itself, usually the
-// node's namespace. This happens after a container's process has ended: the kernel can reuse the PID in a path like
-// /proc/PID/ns/net. If a context keeps n open (see [KeepOpen]), it also keeps open the first namespace that OpenOther
-// opens.
+// OpenOther opens the namespace at path like [Open]. The error is fs.ErrNotExist if path leads to n itself. A path like
+// /proc/PID/ns/net may lead to the node's namespace when the container's process has ended: the kernel can give the PID
+// to a process of the node. If a context keeps n open (see [KeepOpen]), the context also keeps open the first namespace
+// that OpenOther opens.
 func (n *NS) OpenOther(name, path string) (*NS, error) {
 	if n.keptOther != nil && n.keptPath == path {
 		return n.keptOther, nil
@@ -121,7 +121,7 @@ func openThreadNS() (netns.NsHandle, error) { return netns.GetFromPath("/proc/th
 
 // isProcessNS reports whether n is the namespace of all threads that no goroutine has locked. n must be the namespace
 // of the calling thread. /proc/self/ns/net does not help: it is the namespace of the first thread, which Do may have
-// moved.
+// moved to another namespace.
 func (n *NS) isProcessNS() (is bool) {
 	thread := unix.Gettid()
 	done := make(chan struct{})

@@ -12,7 +12,7 @@ import (
 )
 
 // Node opens the namespace of the calling thread. This is the node's namespace, because container runtimes start
-// plugins in it.
+// plugins in the node's namespace.
 func Node() (*NS, error) {
 	n, err := nodeBySocket()
 	if err != nil { // the kernel is older than 4.10, or the process lacks a capability
@@ -27,7 +27,8 @@ func Node() (*NS, error) {
 }
 
 // nodeBySocket opens a netlink socket, and gets the namespace of the calling thread from this socket (ioctl_ns(2)).
-// Nearly all callers need the socket anyway. To open the namespace's path in /proc takes three times as long.
+// Nearly all callers need the socket anyway. To open the namespace's path in /proc would take three times the time of
+// this ioctl.
 func nodeBySocket() (*NS, error) {
 	n := &NS{Name: "node", isProcess: true, sockets: map[int]*socket{}}
 	s, err := n.openNetlink(unix.NETLINK_ROUTE)
@@ -43,15 +44,16 @@ func nodeBySocket() (*NS, error) {
 	return n, nil
 }
 
-// A keeper is the value that [KeepOpen] stores in a context: the node's namespace, or nil before the first NodeOf.
+// A keeper is the value that [KeepOpen] stores in a context: the node's namespace, or nil before the first call of
+// NodeOf.
 type keeper struct{ node *NS }
 
 type keeperKey struct{}
 
-// KeepOpen is for a process in which several plugins answer one command, one after the other. With the returned
-// context, they open the node's namespace ([NodeOf]) and the pod's namespace (OpenOther) only once. Close of both NSs
-// then does nothing, and release closes them. All users of the context must run on the same node, and work for the same
-// pod.
+// KeepOpen is for a process in which several plugins, one after the other, do their parts of one command. With the
+// returned context, the plugins open the node's namespace ([NodeOf]) and the pod's namespace (OpenOther) only once. The
+// method Close of these NSs does nothing: the returned function release closes them. All users of the context must run
+// on the same node, and work for the same pod.
 func KeepOpen(ctx context.Context) (_ context.Context, release func()) {
 	k := &keeper{}
 	return context.WithValue(ctx, keeperKey{}, k), func() {
@@ -83,7 +85,7 @@ func NodeOf(ctx context.Context) (*NS, error) {
 // keepOpen makes Close do nothing, and makes n remember links (see rememberIndices and SeenLink).
 func (n *NS) keepOpen() { n.keptOpen, n.indices, n.seen = true, map[string]int{}, map[string]Link{} }
 
-// InPod calls f with the node's namespace and the pod's namespace, which is at path.
+// InPod calls f with the node's namespace and the pod's namespace. path leads to the pod's namespace.
 func InPod(ctx context.Context, path string, f func(node, pod *NS) error) error {
 	node, err := NodeOf(ctx)
 	if err != nil {

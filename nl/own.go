@@ -18,9 +18,9 @@ const (
 
 // OwnTableOf returns the name of a network's table on the node. Each network has a table of its own, because two
 // networks may have different configurations. For the network cni-ipvlan-vpc-k8s of the example configurations,
-// OwnTableOf returns [OwnTable]. For any other network, the name is OwnTable and a suffix. The suffix is a dot and the
-// network's name, if this name contains an underscore or a dot. Otherwise, it is an underscore and the name with
-// underscores instead of dashes.
+// OwnTableOf returns [OwnTable]. For any other network, the name is OwnTable and a suffix. If the network's name
+// contains an underscore or a dot, the suffix is a dot and this name. Otherwise, the suffix is an underscore and the
+// network's name, in which each dash becomes an underscore.
 func OwnTableOf(network string) string {
 	if strings.ContainsAny(network, "_.") {
 		return OwnTable + "." + network
@@ -43,17 +43,18 @@ func isOwnTable(name string) bool {
 // our routes to a pod, RemoveShared removes nothing and returns false.
 //
 // RemoveShared never removes a pod's pair or a pod's route. The kernel deletes a pod's pair and routes when the pod's
-// namespace ends. So each pair and each route that exists is used by its pod.
+// namespace ends. So if a pair or a route exists, its pod still uses it.
 //
 // An ADD may run at the same time. The ADD makes its pair before it checks the objects that serve all pods. So either
 // RemoveShared finds the pair, or the ADD finds that objects are missing. After the removal, RemoveShared looks for
-// pairs again. If RemoveShared finds a pair, the error is [ErrPods], and the caller must put the removed objects back.
+// pairs again. If it then finds a pair, the error is [ErrPods], and the caller must put the removed objects back.
 func (n *NS) RemoveShared() (removed bool, err error) {
 	return removeUnused(n.Vacant, func() (Wiring, error) { return n.sharedObjects(isOwnTable, isOwnRule) }, removePins)
 }
 
-// RemoveRouted is like [NS.RemoveShared], but for routed pods: if none of their veth pairs is left, it removes the
-// objects that serve only routed pods. If the node has no table for routed pods, RemoveRouted sends only one request.
+// RemoveRouted is like [NS.RemoveShared], but for routed pods: if the node has no veth pair of a routed pod,
+// RemoveRouted removes the objects that serve only routed pods. If the node has no table for routed pods, RemoveRouted
+// sends only one request.
 func (n *NS) RemoveRouted() (removed bool, err error) {
 	tables, err := n.ownTables(isRoutedTable)
 	if err != nil || len(tables) == 0 {
@@ -63,10 +64,10 @@ func (n *NS) RemoveRouted() (removed bool, err error) {
 		func() error { return nil })
 }
 
-// removeUnused removes the objects of listObjects and calls removeMore, if checkUnused returns nil. If checkUnused
-// returns [ErrPods], removeUnused does nothing and returns nil. It returns any other error of checkUnused. After the
-// removal, it calls checkUnused again, and returns any error, even [ErrPods]. removed reports whether there were
-// objects to remove.
+// removeUnused first calls checkUnused. If the result is nil, it removes the objects of listObjects, and then calls
+// removeMore. If the result is [ErrPods], it does nothing and returns nil. It returns any other error. After the
+// removal, it calls checkUnused again, and returns any error of this second call, even [ErrPods]. removed reports
+// whether there were objects to remove.
 func removeUnused(
 	checkUnused func() error, listObjects func() (Wiring, error), removeMore func() error,
 ) (removed bool, err error) {
@@ -127,8 +128,8 @@ func isENIRoute(r Route) bool {
 	return is
 }
 
-// sharedObjects lists the addresses and routes that serve all routed pods of an ENI, and our tables and rules for which
-// isWantedTable and isWantedRule return true.
+// sharedObjects lists the addresses and routes that serve all routed pods of an ENI. It also lists the tables for which
+// isWantedTable returns true, and the rules for which isWantedRule returns true.
 func (n *NS) sharedObjects(isWantedTable func(name string) bool, isWantedRule func(Rule) bool) (Wiring, error) {
 	rules, err1 := n.Rules()
 	tables, err2 := n.ownTables(isWantedTable)
@@ -158,14 +159,14 @@ func (n *NS) sharedObjects(isWantedTable func(name string) bool, isWantedRule fu
 
 func isOwnRule(r Rule) bool { return r.Protocol == RouteProtocol }
 
-// isRoutedRule reports whether a rule is ours and serves only routed pods. At least one of these statements must be
-// true:
+// isRoutedRule reports whether a rule is ours and serves only routed pods. For such a rule, at least one of these
+// statements is true:
 //
 //   - The rule uses the routing table of an ENI.
 //   - The rule has Goto or Nop set.
-//   - The rule compares no mark, and applies to all packets, or to all packets that the node itself sends.
+//   - The rule compares no mark. It applies to all packets, or to all packets that the node itself sends.
 //
-// isRoutedRule returns false for a rule that drops packets of an ENI. This rule stays as long as the ENI's link,
+// isRoutedRule returns false for a rule that drops packets of an ENI. This rule stays until the ENI's link is gone,
 // because the VPC still delivers packets for pods that have ended.
 func isRoutedRule(r Rule) bool {
 	_, ofENI := OfRoutedTable(r.Table)

@@ -23,8 +23,8 @@ func (n *NS) IsPeer(nearEnd Link, other *NS, index int) bool {
 // With this map, a caller finds the other ends of pairs without opening all namespaces for each pair.
 type Namespaces map[uint32]string
 
-// Know adds the namespace at path to the map. It does nothing if this namespace is gone, or has no ID in n: then no
-// link of n has its other end there.
+// Know adds the namespace at path to the map. If the namespace is gone, or has no ID in n, Know does nothing. If a
+// namespace has no ID in n, no link of n has its other end there.
 func (k Namespaces) Know(n *NS, path string) {
 	other, err := n.OpenOther("pod", path)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 )
 
 // pinDir is the directory where systemd and other programs mount the BPF file system. We pin BPF objects there, under
-// names that identify their content. So all pods share them, and only the first pod waits for the kernel's verifier.
+// names that identify their content. So all pods share these objects, and only the first pod waits for the kernel's
+// verifier.
 const pinDir = "/sys/fs/bpf"
 
 // makeUnpinned makes an object without pinning it, so that no other process uses it.
@@ -26,8 +27,8 @@ func canPin() bool {
 	return unix.Statfs(pinDir, &s) == nil && s.Type == unix.BPF_FS_MAGIC
 }
 
-// openPinned returns the file descriptor of the object that is pinned under the given name. If there is none, it makes
-// the object, and pins it if the BPF file system is mounted.
+// openPinned returns the file descriptor of the object that is pinned under the given name. If there is no such object,
+// openPinned makes it, and pins it if the BPF file system is mounted.
 func openPinned(name string, makeObject func() (int, error)) (int, error) {
 	if fd, err := objCommand(unix.BPF_OBJ_GET, name, 0); err == nil {
 		return fd, nil
@@ -37,7 +38,7 @@ func openPinned(name string, makeObject func() (int, error)) (int, error) {
 		return -1, err
 	}
 	if _, err := objCommand(unix.BPF_OBJ_PIN, name, fd); errors.Is(err, fs.ErrExist) {
-		// If another process has just pinned the same object, use the pinned one, as all other processes do.
+		// If another process has just pinned the same object, use the pinned object, as all other processes do.
 		if other, err := objCommand(unix.BPF_OBJ_GET, name, 0); err == nil {
 			return other, unix.Close(fd)
 		}
@@ -54,7 +55,8 @@ func removePins() (err error) {
 	return err
 }
 
-// objCommand opens a pinned object, or pins one: command is BPF_OBJ_GET or BPF_OBJ_PIN, see bpf(2).
+// objCommand opens a pinned object (the command BPF_OBJ_GET), or pins the object fd (the command BPF_OBJ_PIN): see
+// bpf(2).
 func objCommand(command uintptr, name string, fd int) (int, error) {
 	file := append([]byte(pinDir+"/"+name), 0)
 	attr := struct {

@@ -45,7 +45,7 @@ func (p LocalPorts) isAccepted(current string) bool {
 	return current == p.sysctl().Value || p.isChosen(current)
 }
 
-// isChosen reports whether another program has set the present range, and this range begins at Last or below.
+// isChosen reports whether another program has set the present range, and whether this range begins at Last or below.
 func (p LocalPorts) isChosen(current string) bool {
 	const byDefault = "32768 60999" // the range of each new namespace (inet_init_net)
 	first, _, _ := strings.Cut(current, " ")

@@ -107,8 +107,8 @@ func (x *transaction) addSet(prefixes []netip.Prefix) (number uint32) {
 	return x.sets
 }
 
-// outermostPrefixes sorts the prefixes, and leaves out prefixes inside other prefixes: the intervals of a set must not
-// overlap.
+// outermostPrefixes sorts the prefixes, and leaves out each prefix that lies inside another prefix: the intervals of a
+// set must not overlap.
 func outermostPrefixes(prefixes []netip.Prefix) []netip.Prefix {
 	var sorted []netip.Prefix
 	for _, p := range prefixes { // there are few prefixes, and slices.SortFunc would add 10 kB to the program

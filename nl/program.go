@@ -19,7 +19,7 @@ import (
 var ErrNoBPF = errors.New("this kernel does not run our BPF programs")
 
 // loadBPF loads a program into the kernel, and returns its file descriptor. If the kernel refuses the program, loadBPF
-// tries again to get the verifier's log, which shows the reason.
+// loads the program once more, this time with a log of the verifier. The log shows the reason.
 func loadBPF(code []byte) (fd int, err error) {
 	err = withMemory(func() (err error) { fd, err = progLoad(code, nil); return err })
 	if err == nil {

@@ -33,8 +33,8 @@ func (n *NS) sendRequest(
 }
 
 // sendExact is like sendRequest, but returns the error nl.ErrDumpInterrupted instead of a dump that is perhaps
-// incomplete. The kernel does not report the interruption of some dumps (see isUnmarkedDump). If such a dump is
-// perhaps incomplete, sendExact accepts it only if two tries in a row are equal.
+// incomplete. The kernel does not report the interruption of some dumps (see isUnmarkedDump). If such a dump is perhaps
+// incomplete, sendExact accepts it only if two tries in a row return equal dumps.
 func (n *NS) sendExact(
 	family, typ, flags int, answerType uint16, head nl.NetlinkRequestData, attrs ...attribute,
 ) ([][]byte, error) {
@@ -90,9 +90,9 @@ func (n *NS) familySocket(family int) (*socket, error) {
 	return s, nil
 }
 
-// retryDump calls dump again if a change in the kernel has interrupted it. It calls dump ten times at most, because on
-// a busy node, something changes all the time. The last dump may lack objects that changed during the dump. An unmarked
-// dump (see isUnmarkedDump) may also lack objects that did not change.
+// retryDump calls the function dump. If a change in the kernel has interrupted the dump, it calls dump again, ten times
+// at most: on a busy node, something changes all the time. The last dump may lack objects that changed during the dump.
+// An unmarked dump (see isUnmarkedDump) may also lack objects that did not change.
 func retryDump(dump func() error) error {
 	var err error
 	for range 10 {

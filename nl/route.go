@@ -197,8 +197,8 @@ func (f RouteFilter) Matches(r Route) bool {
 		(f.Dev == "" || f.Dev == r.Dev) && (f.Protocol == 0 || f.Protocol == r.Protocol)
 }
 
-// Routes lists the routes that a filter selects, IPv4 first. It leaves out the routes of the table local, unless
-// f.Table is the table local.
+// Routes lists the routes that a filter selects, IPv4 first. It lists routes of the table local only if f.Table names
+// this table.
 func (n *NS) Routes(f RouteFilter) ([]Route, error) {
 	all, err := n.listRoutes(f)
 	if err != nil {
@@ -236,8 +236,8 @@ func (n *NS) listRoutes(f RouteFilter) (all []Route, err error) {
 	return all, err
 }
 
-// RoutesIn lists the routes of a table and a family. Only routes that use the link dev have Dev set, because a list of
-// all links is slow on a node with many pods.
+// RoutesIn lists the routes of a table and a family. Only routes that use the link dev have Dev set. For the names of
+// other links, RoutesIn would need a list of all links, which is slow on a node with many pods.
 func (n *NS) RoutesIn(table uint32, f Family, dev string) (all []Route, err error) {
 	index, err := n.linkIndex(dev)
 	if err != nil {
@@ -267,8 +267,9 @@ func (n *NS) selectRoutes(f RouteFilter, family Family, index int) ([]kernelRout
 	return n.requestRoutes(n.sendRequest, f, family, index)
 }
 
-// exactRoutes lists the routes of both families, and fails if the kernel's list is perhaps incomplete. The routes have
-// no Dev, because a list of links is slow: for each veth pair, the kernel searches all namespaces for the other end.
+// exactRoutes lists the routes of both families, and fails if the kernel's list is perhaps incomplete. The field Dev of
+// these routes is empty: for the names of links, exactRoutes would need a list of all links. This list is slow: for
+// each veth pair, the kernel searches all namespaces for the other end.
 func (n *NS) exactRoutes(f RouteFilter) (all []kernelRoute, err error) {
 	for _, family := range Families {
 		routes, err := n.requestRoutes(n.sendExact, f, family, 0)

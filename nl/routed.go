@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Each routed pod has a veth pair. The group of the pair's end on the node is routedGroupByte and the index of the
-// ENI's link. So the node needs one rule for each ENI, and not one for each pod.
+// Each routed pod has a veth pair. The group of the pair's end on the node consists of routedGroupByte and the index of
+// the ENI's link. So the node needs one rule for each ENI, and not one for each pod.
 
-// routedGroupByte is the first byte of the groups that RoutedGroup returns. No group in a pod has this first byte:
-// there, the first byte of our groups is 72, 73, 74 or 75.
+// routedGroupByte is the first byte of the groups that RoutedGroup returns. No group in a pod has this first byte: in
+// pods, the first byte of our groups is 72, 73, 74 or 75.
 const routedGroupByte = OwnGroup + 4
 
 // RoutedGroup returns the group for the veth pairs of an ENI's routed pods: the node's ends are in this group. eni is
@@ -65,7 +65,7 @@ const (
 	routedTablePrefix = OwnTable + "._routed."
 )
 
-// AskTable returns the name of the table for the node's ARP requests through an ENI, whose link is eni.
+// AskTable returns the name of the table for the node's ARP requests through an ENI. eni is the name of the ENI's link.
 func AskTable(eni string) string { return askTablePrefix + eni }
 
 // AskTables returns the names of the links for which the namespace has an [AskTable].

@@ -29,13 +29,13 @@ type Rule struct {
 	IIF   string
 	Mark  uint32
 	Mask  uint32 // 0 is all bits
-	Table uint32 // 0: Add adds a rule without a table, Del deletes a rule with any table
-	Goto  int    // the Pref of the rule to continue with
+	Table uint32 // 0: Add adds a rule without a table, and Del ignores the rule's table
+	Goto  int    // the Pref of the rule with which the kernel continues
 	Nop   bool   // the rule does nothing, but is the destination of rules with Goto
 	Drop  bool   // the rule drops packets without an ICMP error (blackhole)
-	// the rule ignores routes whose prefix is shorter than MinLen (suppress_prefixlength MinLen-1); 0: it ignores none
+	// the rule ignores routes whose prefix is shorter than MinLen (suppress_prefixlength MinLen-1); 0: no routes
 	MinLen   int
-	Protocol int // 0 is the protocol "kernel", as in ip(8)
+	Protocol int // 0: no protocol ("unspec" in ip(8))
 }
 
 func (r Rule) String() string {
@@ -82,8 +82,8 @@ func (r Rule) kernelAction() uint8 {
 	return unix.FR_ACT_TO_TBL
 }
 
-// tableName returns the name of a routing table that every host has (see rt_tables of iproute2), the number of any
-// other table, or "" for 0.
+// tableName returns a routing table as commands of ip(8) write it. Tables that every namespace has appear by name (see
+// rt_tables of iproute2), and other tables by number. For 0, tableName returns "".
 func tableName(t uint32) string {
 	switch t {
 	case 0:
@@ -98,8 +98,8 @@ func tableName(t uint32) string {
 	return strconv.FormatUint(uint64(t), 10)
 }
 
-// Add adds the rule. EEXIST means that the kernel has the rule, perhaps with another protocol (rule_exists). So Add
-// need not list the rules of all pods.
+// Add adds the rule. EEXIST means that the kernel has the rule, perhaps with another protocol (rule_exists). This is
+// enough, so Add need not list the rules of all pods.
 func (r Rule) Add(n *NS) error {
 	err := r.sendMessage(n, unix.RTM_NEWRULE, addNew, r.kernelAction())
 	if errors.Is(err, fs.ErrExist) {
@@ -116,10 +116,10 @@ func (r Rule) Del(n *NS) error {
 	return r.sendMessage(n, unix.RTM_DELRULE, 0, action)
 }
 
-// DelRules deletes all rules with a given IIF. It does not list them first, because a node has several rules for each
-// pod.
+// DelRules deletes all rules with a given IIF. It does not list the rules first, because the list would contain several
+// rules for each pod of the node.
 func (n *NS) DelRules(iif string) error {
-	if err := checkName(iif); err != nil { // without a name the kernel deletes any rule
+	if err := checkName(iif); err != nil { // without a name, the kernel would delete any rule
 		return err
 	}
 	const most = 1000 // no link has so many rules

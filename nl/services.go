@@ -17,8 +17,8 @@ import (
 )
 
 // ClusterIPs lists the cluster IPs of Services, from the tables of kube-proxy. It knows kube-proxy's mode nftables, and
-// the mode iptables with iptables-nft. With iptables-legacy or IPVS, it finds nothing. In the mode iptables, it also
-// does not find a Service without endpoints.
+// the mode iptables with iptables-nft. With iptables-legacy or IPVS, it finds nothing. In the mode iptables, it finds
+// only Services that have endpoints.
 func (n *NS) ClusterIPs(family Family) (addrs []netip.Addr, err error) {
 	t := proxyTable(family, "kube-proxy")
 	elements, err := t.setElements(n, "cluster-ips")
@@ -107,7 +107,7 @@ func (t Table) natTargets(n *NS, rule []byte) (values [][]byte, err error) {
 	return nil, nil // the rule does not translate a destination
 }
 
-// setElements returns the elements of a set or map, or none if it does not exist.
+// setElements returns the elements of a set or map, or none if the set does not exist.
 func (t Table) setElements(n *NS, set string) (all [][]byte, err error) {
 	dumped, err := n.dumpObjects(unix.NFT_MSG_GETSETELEM, t.family(),
 		attrString(unix.NFTA_SET_ELEM_LIST_TABLE, t.Name), attrString(unix.NFTA_SET_ELEM_LIST_SET, set))

@@ -16,8 +16,9 @@ import (
 // are those of the kernel: -errno if a call fails. If the first call fails, callIn does not make the other two.
 //
 // runtime.LockOSThread would make the runtime start another thread, which takes 3 % of the time of a short process. So
-// callIn is in assembly, which Go does not preempt (isAsyncSafePoint of package runtime). Go's documentation does not
-// promise this. If a release of Go preempts assembly, call runtime.LockOSThread instead.
+// callIn is in assembly, which Go does not preempt (isAsyncSafePoint of package runtime): no other goroutine can run on
+// the thread between the calls. Go's documentation does not promise this. If a release of Go preempts assembly, call
+// runtime.LockOSThread instead.
 //
 //go:noescape
 func callIn(ns, home, trap, a1, a2, a3, a4 uintptr) (entered, result, left uintptr)

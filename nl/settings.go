@@ -21,7 +21,7 @@ import (
 // (__dev_change_net_namespace). A pod with CAP_NET_ADMIN can change them, and the next pod with this card would get the
 // changed settings.
 //
-// A Settings does not have:
+// A Settings does not contain:
 //
 //   - Addresses, routes, neighbours, queueing disciplines, filters and sysctls: the link loses them when it moves.
 //   - Programs and alternative names: [MovedLink.Del] removes them.
@@ -50,7 +50,7 @@ type linkSetting struct {
 }
 
 // formatValue returns an attribute's value as text: a number in decimal, any other value in hexadecimal. parseValue
-// does the opposite.
+// decodes this text.
 func (a linkSetting) formatValue(value []byte) string {
 	if a.size == 0 {
 		return hex.EncodeToString(value)
@@ -63,7 +63,7 @@ func (a linkSetting) parseValue(text string) ([]byte, error) {
 		return hex.DecodeString(text)
 	}
 	v, err := strconv.ParseUint(text, 10, 8*a.size)
-	// the first byte is the low one: the kernels of EC2 are little-endian
+	// the lowest byte comes first, because the kernels of EC2 are little-endian
 	return binary.NativeEndian.AppendUint32(nil, uint32(v))[:a.size], err
 }
 

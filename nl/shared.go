@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrShared reports that other links use a link. They are ipvlan slaves, perhaps in pods, or the link is a port of a
+// ErrShared reports that other links use a link: the link has slaves (perhaps in pods) or VLANs, or is a port of a
 // bridge or bond.
 var ErrShared = errors.New("other links use this link")
 

@@ -17,15 +17,15 @@ import (
 
 // A socket is a netlink socket. It belongs to the namespace in which it was opened, whichever thread uses it.
 //
-// The socket of vishvananda/netlink waits in the runtime's poller, and its buffer of 64 kB makes the stack grow. Ours
-// does not wait: the kernel's answer is ready when write(2) returns (netlink_unicast).
+// The socket of vishvananda/netlink waits in the runtime's poller, and its buffer of 64 kB makes the stack grow. Our
+// socket does not wait: the kernel's answer is ready when write(2) returns (netlink_unicast).
 type socket struct {
 	fd  int
 	seq uint32 // the sequence number of the last request
 }
 
-// answerBuffers has buffers with room for the largest answer. readDatagram returns a copy, because most answers are
-// small.
+// answerBuffers has buffers with room for the largest answer. readDatagram puts a buffer back after it has copied the
+// answer: most answers are small.
 var answerBuffers = sync.Pool{New: func() any { return new([nl.RECEIVE_BUFFER_SIZE]byte) }}
 
 // openNetlink opens a socket of a netlink family (NETLINK_ROUTE and others) in the namespace.
@@ -39,7 +39,8 @@ func (n *NS) openNetlink(family int) (*socket, error) {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("connect", err)
 	}
-	// Kernels before 4.20 lack this option, and send more objects. So the readers of answers filter again.
+	// Kernels before 4.20 lack this option, and send more objects. So the functions that read answers also check each
+	// object.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
 	return &socket{fd: fd}, nil
 }
@@ -121,8 +122,8 @@ func (s *socket) readAnswers(typ int, answerType uint16, ackOnly bool) (answers 
 // isUnmarkedDump reports whether a message belongs to a dump of rules (dump_rules), IPv6 routes (fib6_dump_table) or
 // neighbours (neigh_dump_table). If a change interrupts such a dump, the kernel does not mark the dump with
 // NLM_F_DUMP_INTR. Between two parts of such a dump, the kernel only remembers how many objects it has sent, and then
-// skips this number of objects. If an unsent object moves to the beginning of the list meanwhile, the dump lacks this
-// object. This happens when a rule or a neighbour is deleted, when an IPv6 route is deleted or added, and when the
+// skips this number of objects. If a change moves an unsent object to the beginning of the list, the dump lacks this
+// object. This can happen when a rule or a neighbour is deleted, when an IPv6 route is deleted or added, and when the
 // table of neighbours grows.
 //
 // So readAnswers treats an unmarked dump as interrupted if it has more than one part, or a full part. The first part of

@@ -16,10 +16,10 @@ import (
 // packets directly from one link to the other, past the forwarding and netfilter of the pod's namespace.
 //
 // The first program handles packets that arrive through Veth for the MAC address MAC. It sends them out through ENI, to
-// the next hop in the namespace's routes. It adds SpliceFirst - SpliceOwn to a TCP or UDP source port that is at least
-// [SpliceOwn] and below [SpliceFirst]. The second program handles packets that arrive through ENI for a port of at
-// least SpliceFirst. If no socket of the namespace awaits such a packet, the second program changes the port back, and
-// gives the packet to the other end of Veth. All other packets take their usual way.
+// the next hop in the namespace's routes. If a TCP or UDP source port is at least [SpliceOwn] and below [SpliceFirst],
+// the first program adds SpliceFirst - SpliceOwn to the port. The second program handles packets that arrive through
+// ENI for a port of at least SpliceFirst. If no socket of the namespace awaits such a packet, the second program
+// changes the port back, and gives the packet to the other end of Veth. All other packets take their usual way.
 //
 // For the namespace's own connections, the kernel must choose only ports below SpliceFirst (see [LocalPorts]). But a
 // process in the namespace may choose SpliceFirst or a higher port, to listen on it. A socket awaits a packet in these
@@ -32,10 +32,10 @@ import (
 //
 // A NAT rule may give the namespace's TCP connection a port that no socket has. If the programs recognise this
 // connection, they treat its packets as awaited. The programs recognise a connection from outside by the first packet,
-// and a connection to outside by the first answer. But a connection whose first packet came through Veth also gets
-// answers. So the programs remember each connection through Veth, and do not treat the answers of this connection as
-// awaited. The programs remember all these connections as long as the maps have room. An ICMP error is treated like an
-// answer to the packet that the error contains. Fragments go where the first fragment goes.
+// and a connection to outside by the first answer. But an answer may also belong to a connection whose first packet
+// came through Veth. So the programs remember each connection through Veth, and do not treat its answers as awaited.
+// The programs remember all these connections as long as the maps have room. An ICMP error is treated like an answer to
+// the packet that the error contains. All fragments of a packet go where its first fragment goes.
 type Splice struct {
 	ENI, Veth string
 	MAC       string

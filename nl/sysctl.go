@@ -21,8 +21,8 @@ type Sysctl struct {
 	// link may contain a dot.
 	Key   string
 	Value string
-	Also  bool // the parameter is a list of ranges of numbers: Add adds the range Value to it
-	// Optional: Add and Check succeed if the kernel does not have the parameter. Kernels without IPv6 have no
+	Also  bool // the parameter is a list of ranges of numbers: Add adds the range Value to this list
+	// Optional: Add and Check succeed even if the kernel does not have the parameter. Kernels without IPv6 have no
 	// parameters of IPv6.
 	Optional bool
 }
@@ -58,9 +58,9 @@ func (s Sysctl) mergedValue(current string) string {
 	return s.Value
 }
 
-// updateValue reads the parameter, passes its value to newValue, and writes the result if it differs. The write of an
-// equal value could have effects: ip_forward=1 resets a dozen other parameters. The file is opened only once, because
-// opening costs more than reading and writing.
+// updateValue reads the parameter, passes its value to newValue, and writes the result of newValue if this result
+// differs from the value. The write of an equal value could have effects: ip_forward=1 resets a dozen other parameters.
+// The file is opened only once, because opening costs more than reading and writing.
 func (s Sysctl) updateValue(n *NS, newValue func(current string) string) error {
 	fd, err := s.openFile(n, unix.O_RDWR)
 	if err != nil {
@@ -93,8 +93,8 @@ func (s Sysctl) writeError(n *NS, err error, newValue func(current string) strin
 	return fmt.Errorf("%w: the value is %q, and %q is needed: %w", err, current, want, ErrReadOnly)
 }
 
-// Settable returns nil if this process can write the parameter, or if the parameter already has the right value.
-// Otherwise, Settable returns an error, except for a missing parameter with Optional.
+// Settable returns nil if this process can write the parameter, or if the parameter already has the right value. It
+// also returns nil if Optional is true and the parameter is missing. Otherwise, Settable returns an error.
 func (s Sysctl) Settable(n *NS) error {
 	fd, err := s.openFile(n, unix.O_WRONLY)
 	if err == nil {
@@ -109,7 +109,7 @@ func (s Sysctl) Settable(n *NS) error {
 }
 
 // writeValue writes the value without reading the parameter first. If this process cannot write, writeValue reads the
-// parameter. A parameter that already has the value is no error.
+// parameter, and returns an error only if the value differs.
 func (s Sysctl) writeValue(n *NS) error {
 	fd, err := s.openFile(n, unix.O_WRONLY)
 	if err != nil {
@@ -143,7 +143,7 @@ func (s Sysctl) openFile(n *NS, mode int) (int, error) {
 }
 
 // openSysctl opens the file of a parameter. If n is the namespace of the process, openSysctl keeps the directory
-// /proc/sys/net/ipv4 or ipv6 open, and opens the file relative to this directory.
+// /proc/sys/net/ipv4 or /proc/sys/net/ipv6 open, and opens the file relative to this directory.
 //
 // The lookup of this directory is slow for the node: the kernel's dentry cache has one list with an entry for each
 // namespace, the newest first (proc_sys_compare). On a node with 1500 pods, one lookup for the node takes a fiftieth of
@@ -235,5 +235,5 @@ const sysctlDir = "/proc/sys/"
 
 func (s Sysctl) path() string { return sysctlDir + s.Key }
 
-// Sysctl returns the value of a parameter of the namespace. key is as in [Sysctl].
+// Sysctl returns the value of a parameter of the namespace. key is the path, as in the field Key of a [Sysctl].
 func (n *NS) Sysctl(key string) (string, error) { return Sysctl{Key: key}.readValue(n) }

@@ -24,13 +24,13 @@ type Table struct {
 	Chains []Chain
 	Of     string // a text: the table's seal depends on Chains and on Of, see [Table.Sealed]
 	More   bool   // the kernel's table may have other chains, which Check ignores
-	// With Others, Check also accepts a table that one of our plugins has made for another configuration, and ignores
-	// additional rules of ours. A chain whose field Alike is true may then be missing. If the chain exists, it needs at
-	// least one rule of ours.
+	// With Others, Check also accepts a table that one of our plugins has made for another configuration. Check then
+	// ignores additional rules of ours. A chain whose field Alike is true may be missing. If the chain exists, it needs
+	// at least one rule of ours.
 	Others bool
 }
 
-// An NFRule is a rule of nftables: first conditions, and then actions on the packets that meet all of them.
+// An NFRule is a rule of nftables: first conditions, and then actions on the packets that meet all conditions.
 type NFRule []Term
 
 func (r NFRule) String() string {
@@ -146,8 +146,8 @@ func (t Table) addContent(x *transaction) error {
 	return nil
 }
 
-// Del deletes the table. It asks first whether the table exists, because after a transaction that fails, the kernel
-// waits 10 ms (__nf_tables_abort: synchronize_rcu).
+// Del deletes the table. It first asks whether the table exists: without a table, the transaction would fail, and the
+// kernel would then wait 10 ms (__nf_tables_abort: synchronize_rcu).
 func (t Table) Del(n *NS) error {
 	if _, err := t.getTable(n); isNotExist(err) {
 		return err
@@ -161,8 +161,8 @@ func (t Table) Del(n *NS) error {
 }
 
 // Check compares the rules of the kernel's table with the rules of the Table t. It compares only the fingerprints of
-// the rules (see ruleFingerprint). So it needs only one request, and decodes no expressions. It then compares the
-// types, hooks, priorities and policies of the chains.
+// the rules (see ruleFingerprint). So one request is enough for all rules, and Check decodes no expressions. Check then
+// compares the types, hooks, priorities and policies of the chains.
 func (t Table) Check(n *NS) error {
 	got, err := t.readFingerprints(n)
 	if err != nil {
@@ -221,7 +221,8 @@ func (t Table) Intact(n *NS) error {
 	return nil
 }
 
-// unifyAlike replaces our rules of each chain whose field Alike is true by one rule. So Check finds these rules equal.
+// unifyAlike replaces our rules of each chain whose field Alike is true by one rule. So Check does not see whether
+// these rules differ.
 func (t Table) unifyAlike(rules []ruleFingerprint) []ruleFingerprint {
 	for i, f := range rules {
 		if f.isOurs() && slices.ContainsFunc(t.Chains, func(c Chain) bool { return c.Alike && c.Name == f.chain }) {
@@ -319,8 +320,8 @@ func (t Table) listRules(n *NS, selector ...attribute) ([][]byte, error) {
 }
 
 // dumpObjects asks the kernel for those nftables objects of a family that match selector. typ is the type of the
-// request. Each answer is a struct nfgenmsg, which begins with the family of the object, and the attributes of the
-// object.
+// request. Each answer begins with a struct nfgenmsg, whose first byte is the family of the object. The attributes of
+// the object follow.
 func (n *NS) dumpObjects(typ int, family uint8, selector ...attribute) ([][]byte, error) {
 	msgs, err := n.sendRequest(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|typ, unix.NLM_F_DUMP, 0,
 		&nl.Nfgenmsg{NfgenFamily: family}, selector...)

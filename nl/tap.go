@@ -111,7 +111,7 @@ func (t *Tap) Seen() (all []Sighting) {
 		for {
 			s, err := t.read(fd)
 			if err != nil {
-				break // there is no more
+				break // there are no more packets
 			}
 			s.Link = link
 			if slices.Contains(t.addrs, s.From) || slices.Contains(t.addrs, s.To) {

@@ -20,7 +20,8 @@ type Term struct {
 	code func(*transaction) ([]attribute, error)
 }
 
-// term returns a Term whose code uses no set. The code is a function, because Check needs only the text.
+// term returns a Term whose expressions use no set. The argument "code" is a function: Table.Check needs only the text
+// of a Term, so it does not build the expressions.
 func term(text string, code func() []attribute) Term {
 	return Term{text, func(*transaction) ([]attribute, error) { return code(), nil }}
 }

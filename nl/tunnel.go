@@ -28,7 +28,7 @@ type Tunnel struct {
 	Name  string
 	Local netip.Addr // the source of the outer packets
 	Port  uint16     // the UDP port of the far ends
-	MTU   int        // the MTU of the inner packets; 0: Check accepts any
+	MTU   int        // the MTU of the inner packets; 0: Check accepts any MTU
 	Group uint32     // see DelGroup; 0 is the default group
 }
 
@@ -164,7 +164,7 @@ func parseTunnel(data []byte) (t tunnel) {
 		case typ == nl.IFLA_IPTUN_ENCAP_DPORT && len(value) == 2:
 			t.port = binary.BigEndian.Uint16(value)
 		case typ == nl.IFLA_IPTUN_REMOTE && addrFrom(value).IsValid() && !addrFrom(value).IsUnspecified():
-			return tunnel{} // it has a remote address
+			return tunnel{} // the link has a remote address
 		}
 	}
 	if !encapsulated {

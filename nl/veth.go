@@ -19,11 +19,11 @@ import (
 // A Veth is a veth pair. The near end is in the namespace that Add gets. The far end (the peer) is in PeerNS. If one
 // end is deleted, the kernel deletes both.
 //
-// The caller chooses the MAC addresses, because udev changes those that the kernel chooses (systemd.link(5),
+// The caller chooses the MAC addresses, because udev changes MAC addresses that the kernel has chosen (systemd.link(5),
 // MACAddressPolicy=persistent). So the caller can also add a [Neigh], and the kernel does not ask for neighbours.
 //
 // Each end has one queue in each direction. By default, Linux since 5.15 makes a queue for each possible CPU and tells
-// udev about each, but uses only one (veth_get_num_queues, veth_init_queues).
+// udev about each queue, but uses only one queue (veth_get_num_queues, veth_init_queues).
 type Veth struct {
 	Name string
 	// AltName is an alternative name of the near end, or "". Set it if pairs of different pods use the same Name one
@@ -33,7 +33,7 @@ type Veth struct {
 	MAC     string
 	Peer    string
 	PeerMAC string
-	PeerNS  *NS // the namespace of the far end; nil: Check ignores the far end, Add fails
+	PeerNS  *NS // the namespace of the far end; nil: Check ignores the far end, and Add fails
 	MTU     int
 	Group   uint32 // the group of the near end; 0 is the default group
 	Alias   string // the alias of the near end, 255 bytes at most
@@ -51,7 +51,7 @@ type Veth struct {
 	// NoRedirects: the near end sends no ICMP redirects of IPv4.
 	NoRedirects bool
 	// Forwards makes a new near end forward IPv4, even if default/forwarding is 0. Before the kernel forwards a packet,
-	// it looks only at the forwarding of the incoming link (ip_route_input_slow).
+	// it looks only at the sysctl forwarding of the incoming link (ip_route_input_slow).
 	Forwards bool
 }
 

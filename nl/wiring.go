@@ -66,7 +66,7 @@ func (w Wiring) Add() error {
 
 // rememberIndices makes the namespaces of the Steps remember the indices of links. When the caller calls forget, the
 // namespaces forget the indices. But a namespace that a context keeps open (see [KeepOpen]) forgets nothing. If another
-// process replaces a link meanwhile, requests with its old index fail.
+// process replaces a link meanwhile, requests with the link's old index fail.
 func (w Wiring) rememberIndices() (forget func()) {
 	for _, s := range w {
 		if s.NS != nil && s.NS.indices == nil {

@@ -44,7 +44,8 @@ func dumpLines(n *nl.NS) ([]string, error) {
 	return all, nil
 }
 
-// linkLines returns a line for each link, sorted, because the order of their creation does not matter.
+// linkLines returns a line for each link. The lines are sorted, because the order in which links were made does not
+// matter.
 func linkLines(n *nl.NS) ([]string, error) {
 	found, err := n.Links()
 	lines := make([]string, len(found))
@@ -113,8 +114,8 @@ func tableLines(n *nl.NS) ([]string, error) {
 	return lines, err
 }
 
-// isKernelDerived reports whether a prefix is link-local or multicast, in IPv6. The kernel itself adds addresses and
-// routes with such prefixes when a link comes up.
+// isKernelDerived reports whether a prefix is one of IPv6, and is link-local or multicast. The kernel itself adds
+// addresses and routes with such prefixes when a link comes up.
 func isKernelDerived(p netip.Prefix) bool {
 	return p.Addr().Is6() && (p.Addr().IsLinkLocalUnicast() || p.Addr().IsMulticast())
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // Section checks that a section of a document is equal to want, and returns the text after the section. The section is
-// between two HTML comments. The first one contains the command that updates the section. If update is true, Section
-// first writes want into the section.
+// between two HTML comments. The first comment contains the command that updates the section. If update is true,
+// Section first writes want into the section.
 func Section(t *testing.T, file, command, want string, update bool) (after string) {
 	t.Helper()
 	begin, end := "<!-- "+command+" -->\n", "<!-- end of the wiring -->\n"

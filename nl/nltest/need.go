@@ -17,9 +17,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// Need skips a test if this machine lacks one of the features that the test needs. Features are root, netns, ipvlan,
-// nftables, police, fib, fou, iptables, owner and tcx. If the environment variable CI is set, Need makes the test fail
-// instead.
+// Need skips a test if this machine lacks one of the features that the test needs. The features are "root", "netns",
+// "ipvlan", "nftables", "police", "fib", "fou", "iptables", "owner" and "tcx". If the environment variable CI is set,
+// Need makes the test fail instead.
 func Need(t testing.TB, features ...string) {
 	t.Helper()
 	for _, f := range features {
@@ -52,7 +52,7 @@ var probes = map[string]func() error{
 	"fou": sync.OnceValue(func() error { return nl.Scratch(probeTunnels) }),
 	// iptables(8), and the part of the kernel that it needs
 	"iptables": sync.OnceValue(func() error { return nl.Scratch(runProbe("iptables", "-w", "-t", "nat", "-S")) }),
-	// since Linux 5.12
+	// tables with an owner exist since Linux 5.12
 	"owner": sync.OnceValue(func() error { return nl.Scratch(runProbe("nft", "add table probe { flags owner; }")) }),
 	"tcx":   sync.OnceValue(probeTCX), // since Linux 6.6
 }
@@ -102,7 +102,8 @@ func probeTCX() error {
 	return nil
 }
 
-// runProbe returns a function for nl.Scratch that executes a program. Its error has the program's output.
+// runProbe returns a function for nl.Scratch that executes a program. The error of this function contains the program's
+// output.
 func runProbe(name string, args ...string) func(*nl.NS) error {
 	return func(*nl.NS) error {
 		out, err := exec.Command(name, args...).CombinedOutput()

@@ -39,7 +39,8 @@ const netnsDir = "/run/netns" // where ip-netns(8) looks for namespaces
 
 // The main goroutine locks the process's first thread, so that no other goroutine runs on it. A test's goroutine may
 // move its thread to another namespace. When the goroutine ends, the runtime also ends the thread. But the runtime
-// cannot end the first thread. The first thread would keep the namespace as long as the process runs.
+// cannot end the first thread. So a first thread in another namespace would keep this namespace as long as the process
+// runs.
 func init() { runtime.LockOSThread() }
 
 // NS makes a network namespace whose link lo is up, mounts the namespace at path, and opens it. When the test ends, NS
@@ -115,8 +116,8 @@ func Remove(t testing.TB, path string) {
 }
 
 // createNamespace makes a new namespace, like "ip netns add". The file's name contains the process ID, which
-// mountedNamespaces needs. testutils.NewNS of containernetworking/plugins chooses another name, and makes a bind mount
-// at netnsDir.
+// mountedNamespaces needs. createNamespace does not use testutils.NewNS of containernetworking/plugins, which chooses
+// another name, and makes a bind mount at netnsDir.
 func createNamespace(name string) (path string, err error) {
 	name = fmt.Sprintf("%s-%d-%d", strings.ReplaceAll(name, "/", "-"), os.Getpid(), rand.Uint32())
 	done := make(chan error)

@@ -12,7 +12,7 @@ import (
 )
 
 // harmless lists system calls without an effect that outlasts the process. A program that is killed before such a call
-// leaves the same things behind as one that is killed after it.
+// leaves the same things behind as a program that is killed after the call.
 var harmless = slices.Concat(
 	// Memory, threads, signals, and the clock.
 	[]uint64{threadMemory, unix.SYS_MMAP, unix.SYS_MUNMAP, unix.SYS_MPROTECT, unix.SYS_MADVISE, unix.SYS_BRK,

@@ -16,7 +16,7 @@ const (
 )
 
 // failCall makes a system call of a thread fail with errno. The thread must have stopped at the beginning of this call.
-// failCall replaces the call's number by one that no system call has, so the kernel does not execute the call.
+// failCall replaces the call's number by a number that no system call has, so the kernel does not execute the call.
 func failCall(tid int, errno syscall.Errno) error {
 	var regs syscall.PtraceRegs
 	if err := syscall.PtraceGetRegs(tid, &regs); err != nil {

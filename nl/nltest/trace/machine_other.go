@@ -16,7 +16,7 @@ import (
 
 const (
 	fstatat      = unix.SYS_FSTATAT
-	threadMemory = 1<<32 - 1 // no call has this number: here, a thread needs no call to set up its own memory
+	threadMemory = 1<<32 - 1 // no call has this number: on these machines, a thread sets up its memory without a call
 )
 
 // failCall returns an error, because it does not know the registers of this architecture.

@@ -5,8 +5,8 @@
 // calls, and what happens at the call. The program is killed, or the call fails, or the program waits at the call while
 // a function of the test runs.
 //
-// strace(1) can also kill a program at a call, or make a call fail, but counts the calls of each thread separately, and
-// a goroutine may run on a different thread in each run.
+// strace(1) can also kill a program at a call, or make a call fail. But strace counts the calls of each thread
+// separately, and a goroutine may run on a different thread in each run.
 //
 // The package does not know which of a program's calls are important for a test. So the test passes a function that
 // selects the calls to count: see [Trace.Counts].
