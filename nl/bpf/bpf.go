@@ -31,7 +31,7 @@ type Maps struct {
 	Looped int
 }
 
-// Revision returns 16 characters of a hash of the programs' sources.
+// Revision returns the first 16 characters of a hash of the programs' sources.
 func Revision() string { return sources[:16] }
 
 // Onward returns the program of a Splice for the veth. If the destination of a packet is the MAC address mac, the

@@ -4,7 +4,7 @@
 //go:build ignore
 
 // generate.go compiles the programs in src, and writes programs.go. With -check, it only reports whether programs.go is
-// up to date. It needs clang, so only "make lint" runs it.
+// up to date. Only "go generate" and "make lint" run it, because it needs clang.
 package main
 
 import (
@@ -114,8 +114,8 @@ func sourcesHash() string {
 }
 
 // compile returns the object file of a source. It uses version 3 of the instruction set (-mcpu=v3), which Linux has
-// since 5.1. Debian has a file asm/types.h for each architecture. The first one is enough, because our programs use
-// only types that are the same in all of them.
+// since 5.1. Debian has a file asm/types.h for each architecture. The first of these files is enough, because our
+// programs use only types that are the same in all of them.
 func compile(source string) []byte {
 	machine, _ := filepath.Glob("/usr/include/*-linux-gnu")
 	if len(machine) == 0 {

@@ -19,8 +19,8 @@ type program struct {
 	operands []operand
 }
 
-// An operand is a number that a caller of withValues chooses. Its instruction is BPF_LD | BPF_IMM | BPF_DW, which is
-// twice as long as other instructions.
+// An operand is a number that a caller of withValues chooses. The instruction BPF_LD | BPF_IMM | BPF_DW loads this
+// number. It is twice as long as other instructions.
 type operand struct {
 	name string
 	at   int
