@@ -6,7 +6,7 @@
 package bpf
 
 // sources is the SHA-256 of the files in src, one after the other.
-const sources = "5c7d6afe002b7bec0fe5604805ce5cce20f18ca32a4e4c6c3e31454d605ff247"
+const sources = "ca07459777ccf8127ce40d0fb193c94211b80ba425ae760b6492664cf7ea0a31"
 
 var countProgram = program{
 	code: []uint64{

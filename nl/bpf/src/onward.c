@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// The program of a Splice for the veth. A packet that is addressed to a MAC address goes on by the
-// ENI, from the port that stands for its own. All other packets get the bits of the mark.
+// The program of a Splice for the veth. It sends packets to the given MAC address out through the
+// ENI, and translates their source port. In the marks of all other packets, it sets the bits of the
+// given mark.
 
 #include "socket.h"
 
-// expect_answer looks for a socket of the namespace that has the port to which the answer will come.
-// A socket that takes packets from anybody must not get this answer: "kept" remembers it. Without a
-// socket, "looped" remembers a TCP connection that begins. Else its answer would be taken for one to
-// somebody in the namespace whose port is translated: see of_somebody.
+// expect_answer looks for a socket of the namespace that awaits packets at the port to which the
+// answer will come. If this socket takes packets from any sender, it must not get the answer, so
+// "kept" remembers the answer. If there is no such socket, and the packet begins a TCP connection,
+// "looped" remembers the connection. Otherwise, of_somebody would take the answer for an answer to
+// the namespace itself.
 static __always_inline void expect_answer(struct __sk_buff *skb, struct packet *p, struct ports ports)
 {
 	struct key key = {.what = p->proto};
@@ -29,8 +31,8 @@ static __always_inline void expect_answer(struct __sk_buff *skb, struct packet *
 	}
 }
 
-// change changes the port, if the packet has one of those to be changed. It returns false if the
-// packet is CUT.
+// change translates the source port if this port is at least OWN and below FIRST. It returns false
+// if the packet is CUT.
 static __always_inline bool change(struct __sk_buff *skb, struct packet *p)
 {
 	enum kind kind = parse(p);
@@ -58,7 +60,7 @@ static __always_inline bool is_to_mac(struct packet *p)
 	return *(__u32 *)p->data == GIVEN(mac_head) && *(__u16 *)(p->data + 4) == GIVEN(mac_tail);
 }
 
-// stay is for a packet that is not sent on.
+// stay handles a packet that the program does not send through the ENI.
 static __always_inline int stay(struct __sk_buff *skb)
 {
 	if (GIVEN(mark))
@@ -90,7 +92,8 @@ static __noinline int whole(struct __sk_buff *skb)
 	return verdict == AGAIN ? stay(skb) : verdict;
 }
 
-// A packet to another address stays at once. A function without calls of helpers saves no registers.
+// onward itself handles a packet to another MAC address: a function that calls no helper saves no
+// registers.
 SEC("tc") int onward(struct __sk_buff *skb)
 {
 	struct packet p = {};

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// How the programs find the headers of a packet, and change a port. The verifier accepts a read only
-// behind a check that the packet goes that far: WITHIN.
+// The functions in this file find the headers of a packet, and change a port. The verifier accepts
+// a read of a packet only after a check (WITHIN) that the packet is long enough.
 #pragma once
 
 #include "program.h"
 
-// The parts of the fragment fields, in host order. net/ip.h and net/ipv6.h are not for others.
+// The parts of the fragment fields, in host byte order. The kernel does not export net/ip.h and
+// net/ipv6.h, which define these numbers.
 enum {
 	IP_MF = 0x2000,
 	IP_OFFSET = 0x1fff,
@@ -22,8 +23,8 @@ struct frag_hdr {
 	__be32 identification;
 };
 
-// The header of an ICMP message of either version (RFC 792, RFC 4443). linux/icmp.h includes the C
-// library's headers, which there are none of for this target.
+// The header of an ICMP or ICMPv6 message (RFC 792, RFC 4443). The programs cannot include
+// linux/icmp.h: it includes headers of the C library, and this target has no C library.
 struct icmp {
 	__u8 type;
 	__u8 code;
@@ -36,31 +37,33 @@ struct ports {
 	__be16 dest;
 };
 
-// What a program knows of a packet. The pointers are invalid once a helper has changed the packet.
+// The facts that a program knows about a packet. After a helper has changed the packet, the
+// pointers are invalid.
 struct packet {
-	void *data; // from the Ethernet header on
-	void *end;  // of the linear part, which has the headers as a rule; the rest is in page fragments
-	void *l4;   // the header after those of IP
-	__u32 at;   // its offset: the verifier refuses to subtract pointers in 32 bits, as the compiler would
-	__u8 proto; // of that header
+	void *data; // the beginning of the Ethernet header
+	void *end;  // the end of the linear part, which usually has all headers; the rest is in page fragments
+	void *l4;   // the header after the IP headers
+	__u32 at;   // the offset of l4: the compiler would subtract pointers in 32 bits, and the verifier refuses this
+	__u8 proto; // the protocol of l4
 	bool v6;
-	bool first;  // it is the first of several fragments
-	bool syn;    // it begins a connection
-	bool synack; // it answers one that begins
+	bool first;  // the packet is the first of several fragments
+	bool syn;    // the packet begins a TCP connection
+	bool synack; // the packet answers a packet that begins a TCP connection
 };
 
 enum kind {
-	CUT,   // the linear part ends before the header
+	CUT,   // the linear part ends before the end of the header
 	OTHER, // not IP
-	PORTS, // IP; has_ports says of its protocol whether there are ports
-	LATER, // a fragment, and not the first one
+	PORTS, // any other IP packet: has_ports reports whether its protocol has ports
+	LATER, // a fragment that is not the first fragment of its packet
 	ICMP4,
 	ICMP6,
 };
 
 #define WITHIN(p, from, n) ((void *)(from) + (n) <= (p)->end)
 
-// type is the EtherType. struct ethhdr is packed, and so the compiler would read it byte by byte.
+// type returns the EtherType. It does not read a member of struct ethhdr: this struct is packed, so
+// the compiler would read it byte by byte.
 static __always_inline __be16 type(struct packet *p) { return *(__be16 *)(p->data + offsetof(struct ethhdr, h_proto)); }
 static __always_inline struct iphdr *ip4(struct packet *p) { return p->data + ETH_HLEN; }
 static __always_inline struct ipv6hdr *ip6(struct packet *p) { return p->data + ETH_HLEN; }
@@ -105,7 +108,8 @@ static __always_inline enum kind parse6(struct packet *p)
 	return PORTS;
 }
 
-// begin finds the packet. It returns false if the linear part has less than Ethernet and IPv4.
+// begin finds the linear part of a packet. It returns false if the linear part is shorter than the
+// headers of Ethernet and IPv4.
 static __always_inline bool begin(struct __sk_buff *skb, struct packet *p)
 {
 	p->data = (void *)(long)skb->data;
@@ -113,7 +117,7 @@ static __always_inline bool begin(struct __sk_buff *skb, struct packet *p)
 	return WITHIN(p, p->data, ETH_HLEN + sizeof(struct iphdr));
 }
 
-// parse finds the header that comes after those of IP.
+// parse finds the header after the IP headers.
 static __always_inline enum kind parse(struct packet *p)
 {
 	switch (type(p)) {
@@ -128,8 +132,7 @@ static __always_inline enum kind parse(struct packet *p)
 
 static __always_inline bool has_ports(__u8 proto) { return proto == IPPROTO_TCP || proto == IPPROTO_UDP; }
 
-// handshake notes whether a TCP packet begins a connection, or answers one that begins. It returns
-// false if the packet is CUT.
+// handshake sets syn and synack for a TCP packet. It returns false if the packet is CUT.
 static __always_inline bool handshake(struct packet *p)
 {
 	__u8 *flags = p->l4 + 13; // RFC 9293, section 3.1
@@ -144,11 +147,12 @@ static __always_inline bool handshake(struct packet *p)
 	return true;
 }
 
-// AGAIN is the verdict on a packet that is CUT: linearize it, and try again. It is no TC_ACT_*.
+// AGAIN is the verdict on a packet that is CUT: the caller must linearize the packet, and try
+// again. No TC_ACT_* has this number.
 #define AGAIN (1 << 16)
 
-// linearize makes the headers of a packet linear. A program does so only where it must: the kernel
-// copies the head of a packet that others hold, too, such as a capture or a sender on this host.
+// linearize makes the headers of a packet linear. A program calls it only if necessary: if a
+// capture, or a sender on this node, also holds the packet, the kernel copies the packet's head.
 static __always_inline void linearize(struct __sk_buff *skb)
 {
 	const __u32 most = 160; // Ethernet, IP with options, ICMP, IP with options, ports
@@ -159,9 +163,9 @@ static __always_inline void linearize(struct __sk_buff *skb)
 
 // A change of a port in a packet.
 struct change {
-	__u32 port;  // its offset in the packet
+	__u32 port;  // the offset of the port in the packet
 	__u32 check; // the offset of the checksum
-	__u32 flags; // of bpf_l4_csum_replace: the size of the port; BPF_F_MARK_MANGLED_0 where 0 is "none"
+	__u32 flags; // for bpf_l4_csum_replace: the port's size; BPF_F_MARK_MANGLED_0 if a checksum of 0 means "none"
 	__be16 before;
 	__be16 after;
 };
@@ -176,7 +180,8 @@ static __always_inline void place(struct change *c, struct packet *p, __be16 por
 	c->flags = sizeof(port) | (p->proto == IPPROTO_TCP ? 0 : BPF_F_MARK_MANGLED_0);
 }
 
-// translate changes the port, and corrects the checksum. After it, pointers to the packet are invalid.
+// translate changes the port, and corrects the checksum. After a call of translate, pointers to the
+// packet are invalid.
 static __always_inline void translate(struct __sk_buff *skb, struct change *c)
 {
 	bpf_skb_store_bytes(skb, c->port, &c->after, sizeof(c->after), 0);

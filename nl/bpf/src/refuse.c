@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// The program of a Forbid. It drops what is to an address, of which each family may have one.
+// The program of a Forbid. It drops packets to the given addresses. Each family has at most one
+// such address.
 
 #include "packet.h"
 

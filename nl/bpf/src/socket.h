@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// How the programs ask the namespace for a socket that awaits a packet.
+// The functions in this file ask the namespace for the socket that awaits a packet.
 #pragma once
 
 #include "memory.h"
 #include "packet.h"
 
-// From net/tcp_states.h, which is not for others. A connected UDP socket is ESTABLISHED.
+// Numbers of net/tcp_states.h, which the kernel does not export. A connected UDP socket has the
+// state ESTABLISHED.
 enum { ESTABLISHED = 1, LISTEN = 10 };
 
 enum awaited {
 	NO_SOCKET,
-	KNOWN,	// by the socket of this very connection
-	SHARED, // by a socket that takes packets from anybody
+	KNOWN,	// the socket of the packet's own connection awaits the packet
+	SHARED, // a socket that takes packets from any sender awaits the packet
 };
 
-// awaits looks for the socket that awaits a packet with this key, whose tuple has this size.
+// awaits looks for the socket that awaits a packet with this key. size is the size of the key's
+// tuple.
 static __always_inline enum awaited awaits(struct __sk_buff *skb, struct key *key, __u32 size)
 {
 	bool udp = key->what == IPPROTO_UDP;
@@ -31,7 +33,8 @@ static __always_inline enum awaited awaits(struct __sk_buff *skb, struct key *ke
 	return state == LISTEN ? SHARED : KNOWN;
 }
 
-// tuple4 fills in a tuple, and returns its size. With swap it is the tuple of the answer.
+// tuple4 fills in the tuple of an IPv4 packet, and returns the tuple's size. With swap, it fills in
+// the tuple of the packet's answer.
 static __always_inline __u32 tuple4(struct bpf_sock_tuple *t, const struct iphdr *ip, struct ports ports, bool swap)
 {
 	t->ipv4.saddr = swap ? ip->daddr : ip->saddr;
@@ -50,7 +53,7 @@ static __always_inline __u32 tuple6(struct bpf_sock_tuple *t, const struct ipv6h
 	return sizeof(t->ipv6);
 }
 
-// tuple does the same for either family.
+// tuple is like tuple4, but for a packet of any family.
 static __always_inline __u32 tuple(struct bpf_sock_tuple *t, struct packet *p, struct ports ports, bool swap)
 {
 	return p->v6 ? tuple6(t, ip6(p), ports, swap) : tuple4(t, ip4(p), ports, swap);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// The program of a Splice for the ENI. What no socket of the namespace awaits goes to the other end of
-// the veth.
+// The program of a Splice for the ENI. If no socket of the namespace awaits a packet, the program
+// gives the packet to the other end of the veth.
 
 #include "socket.h"
 
-// fragment_key makes the key that all fragments of a packet have. It returns false if the packet is CUT.
+// fragment_key makes the key that all fragments of a packet share. It returns false if the packet
+// is CUT.
 static __always_inline bool fragment_key(struct key *key, struct packet *p)
 {
 	__builtin_memset(key, 0, sizeof(*key));
@@ -23,11 +24,13 @@ static __always_inline bool fragment_key(struct key *key, struct packet *p)
 	return true;
 }
 
-// of_somebody is asked about a packet that no socket awaits. Either it answers what has gone on by the
-// ENI; or it is for somebody in the namespace whose port is translated, by netfilter for example. It
-// recognises the latter, for TCP alone, by how the connection began: from outside; or it is being
-// answered, and "looped" has not seen it begin by the veth. "kept" remembers both. What "looped"
-// remembers is needed only until the answer.
+// of_somebody reports whether a packet that no socket awaits is for the namespace itself. Such a
+// packet may be an answer to a packet that onward.c has sent through the ENI. Or it belongs to a
+// connection of the namespace whose port is translated, for example by netfilter. of_somebody
+// recognises such a connection only for TCP, and only in two cases. Either the first packet of the
+// connection arrives through the ENI. Or the first answer arrives, and "looped" has not seen the
+// connection begin through the veth. In both cases, "kept" remembers the connection. The programs
+// need the key in "looped" only until the first answer.
 static __always_inline bool of_somebody(struct __sk_buff *skb, struct packet *p, struct key *key)
 {
 	if (key->what != IPPROTO_TCP)
@@ -56,14 +59,14 @@ static __always_inline bool awaited(struct __sk_buff *skb, struct packet *p, str
 	}
 }
 
-// What own_key, error4 and error6 return: the size of the key's tuple, or one of these.
+// The results of own_key, error4 and error6: the size of the key's tuple, or TOO_SHORT, or NOTHING.
 enum {
 	TOO_SHORT = -1, // the packet is CUT
-	NOTHING,	// the packet is about no port that is to be changed back
-	SOMETHING,	// it is: inner returns this, too
+	NOTHING,	// the packet has no port that the program translates back
+	SOMETHING,	// the packet has such a port: only inner returns SOMETHING
 };
 
-// own_key is for a packet that has ports itself.
+// own_key makes the key of a packet from the packet's own ports.
 static __always_inline int own_key(struct key *key, struct change *c, struct packet *p)
 {
 	struct ports *ports = p->l4;
@@ -81,8 +84,9 @@ static __always_inline int own_key(struct key *key, struct change *c, struct pac
 	return tuple(&key->tuple, p, *ports, false);
 }
 
-// inner looks at the ports of the packet that an ICMP error is about; its IP header has this length.
-// That packet was sent from here: its key is that of its answer, with addresses and ports swapped.
+// inner reads the ports of the packet inside an ICMP error: the packet that caused the error.
+// header is the length of the inner packet's IP headers. The inner packet left through the ENI. So
+// the key is that of the answer to the inner packet, with addresses and ports swapped.
 static __always_inline int inner(struct key *key, struct change *c, struct packet *p, struct ports *of, __u32 header)
 {
 	__u32 at = p->at + sizeof(struct icmp) + header;
@@ -133,7 +137,7 @@ static __always_inline int error6(struct key *key, struct change *c, struct pack
 
 	if (!WITHIN(p, ip, sizeof(*ip)))
 		return TOO_SHORT;
-	if (icmp->type > 4) // the errors are 1 to 4 (RFC 4443)
+	if (icmp->type > 4) // the types of errors are 1 to 4 (RFC 4443)
 		return NOTHING;
 	key->what = ip->nexthdr;
 	if (ip->nexthdr == IPPROTO_FRAGMENT) {
@@ -148,9 +152,10 @@ static __always_inline int error6(struct key *key, struct change *c, struct pack
 	return is == SOMETHING ? tuple6(&key->tuple, ip, ports, true) : is;
 }
 
-// follow has the later fragments of a packet go where the first one goes: they have no ports. As a
-// rule fragments come in order; if the first one comes late, the packet is lost. If the first one
-// passes, an older packet with the same identification is forgotten: senders use numbers again.
+// follow makes the later fragments of a packet go where the first fragment goes, because later
+// fragments have no ports. Usually, fragments arrive in order. If the first fragment arrives late,
+// the packet is lost. If the first fragment passes, follow forgets an older packet with the same
+// identification, because senders use identifications again.
 static __always_inline bool follow(struct __sk_buff *skb, struct packet *p, bool pass)
 {
 	struct key key;
@@ -164,7 +169,7 @@ static __always_inline bool follow(struct __sk_buff *skb, struct packet *p, bool
 	return true;
 }
 
-// later is for a fragment that is not the first one.
+// later handles a fragment that is not the first fragment of its packet.
 static __always_inline int later(struct __sk_buff *skb, struct packet *p)
 {
 	struct key key;
@@ -174,7 +179,8 @@ static __always_inline int later(struct __sk_buff *skb, struct packet *p)
 	return recall(skb, &key, &kept) ? bpf_redirect_peer(GIVEN(veth), 0) : NEXT;
 }
 
-// decide is all of the program. A packet that is CUT and cannot be made longer passes.
+// decide is the whole program. If a packet is CUT, and its linear part cannot become longer, the
+// packet passes.
 static __noinline int decide(struct __sk_buff *skb, bool linear)
 {
 	struct packet p = {};
@@ -223,11 +229,12 @@ static __noinline int whole(struct __sk_buff *skb)
 	return verdict == AGAIN ? NEXT : verdict;
 }
 
-// direct recognises packets that cannot be for a port from FIRST on. These are nearly all that a pod
-// gets directly. A protocol without ports has something else in that place, and passes either way.
+// direct recognises packets that cannot be for a port of at least FIRST. Nearly all packets that
+// arrive through the ENI are such packets. A protocol without ports has other data in the place of
+// the port, and its packets pass in any case.
 static __always_inline bool direct(struct packet *p)
 {
-	__u8 *port4 = (void *)(ip4(p) + 1) + 2, *port6 = (void *)(ip6(p) + 1) + 2; // the first byte of the port it is for
+	__u8 *port4 = (void *)(ip4(p) + 1) + 2, *port6 = (void *)(ip6(p) + 1) + 2; // the first byte of the destination port
 
 	if (!WITHIN(p, port4, 1))
 		return false;
@@ -243,12 +250,12 @@ static __always_inline bool direct(struct packet *p)
 	}
 }
 
-// direct takes half of the instructions of decide. One reason is that a function without calls of
-// helpers saves no registers.
+// direct takes half of the instructions of decide. One reason is that a function that calls no
+// helper saves no registers.
 SEC("tc") int unawaited(struct __sk_buff *skb)
 {
 	struct packet p = {};
 
-	begin(skb, &p); // direct checks for more
+	begin(skb, &p); // direct itself checks the length of the packet
 	return direct(&p) ? NEXT : whole(skb);
 }
