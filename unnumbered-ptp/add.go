@@ -74,12 +74,12 @@ func (s *scene) hasRouteTo(p pair) bool {
 	return err != nil && !errors.Is(err, fs.ErrNotExist) || len(routes) > 0
 }
 
-// connect makes the pod's veth pair if it is missing, and all objects that belong to the pair. If it fails, mayExist
-// reports whether the pair may exist.
+// connect makes the pod's veth pair if it is missing, and all objects that belong to the pair. If connect fails,
+// mayExist reports whether the pair may exist.
 //
-// connect makes the pair before it looks for the objects that serve all pods. A collection (registry-gc) at the same
-// time removes these objects if it finds no pairs, and then looks for pairs again (see [nl.NS.RemoveShared]). So the
-// collection finds the new pair and puts the objects back, or connect finds that they are missing.
+// connect makes the pair before it looks for the objects that serve all pods. A collection (registry-gc) that runs at
+// the same time removes these objects if it finds no pairs, and then looks for pairs again (see [nl.NS.RemoveShared]).
+// So the collection finds the new pair and puts the objects back, or connect finds that they are missing.
 func (s *scene) connect(p pair, existed bool) (mayExist bool, err error) {
 	w := nl.Wiring{{NS: s.nodeNS, Object: p.veth}}
 	if p.unnamed {

@@ -24,8 +24,8 @@ type bandwidth struct {
 // the network card splits them later. A packet that is larger than the burst would never pass.
 const leastBurst = 128 << 10
 
-// objects returns the limits for packets that leave and for packets that arrive through the links. A rate of 0 gives no
-// limit.
+// objects returns two limits: one for packets that leave through the links, and one for packets that arrive through the
+// links. If a rate is 0, its limit is missing.
 func (b bandwidth) objects(links []string) (objects []nl.Object) {
 	for _, l := range []nl.Limit{
 		{Rate: b.EgressRate, Burst: b.EgressBurst, Egress: true},
@@ -58,7 +58,7 @@ func (l bandwidthLimit) Check(n *nl.NS) error {
 
 // burstBytes returns the burst in bytes, for a rate in bits per second and a burst in bits. Without a burst, it returns
 // the traffic of a tenth of a second. For a pod without a burst, containerd sends the highest 32-bit number, and CRI-O
-// eight times as much. So large a burst, half a GB or more, would not limit most traffic. So burstBytes treats both
+// sends eight times this number. A burst of half a GB or more would not limit most traffic. So burstBytes treats both
 // numbers like 0.
 func burstBytes(rate, burst uint64) uint64 {
 	if burst == 0 || burst >= math.MaxUint32 {

@@ -48,7 +48,7 @@ func check(r *request) error {
 }
 
 // shareLists lets all later checks share the kernel's lists: the node's rules and its routes to the pod, and the pod's
-// rules and routes. Each list is read at most once, until the caller calls forget.
+// rules and routes. Until the caller calls forget, each list is read at most once.
 func (s *scene) shareLists(p pair) (forget func(), err error) {
 	near, err := s.nodeNS.List(p.veth.Name)
 	if err != nil {
@@ -59,12 +59,12 @@ func (s *scene) shareLists(p pair) (forget func(), err error) {
 }
 
 // checkShared returns an error if objects that serve all pods are missing. It also accepts objects that the ADD of a
-// later pod has made with another configuration. CRI-O calls CHECK when it starts, with the pod's old configuration,
+// later pod has made with another configuration. When CRI-O starts, it calls CHECK with the pod's old configuration,
 // and considers the pod broken if CHECK fails. checkShared does not demand objects for IPv6 if the pod has no IPv6
 // address, because the node may have no IPv6.
 func (s *scene) checkShared(p pair) error {
 	if err := s.node.checkFamilies(s.request); err != nil || p.routed {
-		return err // each routed pod lists the objects that routed pods share, see neededObjects
+		return err // for a routed pod, neededObjects lists the objects that routed pods share
 	}
 	return checkNodeWiring(s.request, s.node.forPod(p), true)
 }
@@ -92,8 +92,8 @@ func (s *scene) checkPod(p pair, n node) error {
 	return slices.DeleteFunc(needs, isMinor).Check()
 }
 
-// neededObjects lists the objects that each ADD makes for a pod, except its pair, the objects of nodeWiring, and those
-// that a later plugin may have changed (CNI specification, CHECK).
+// neededObjects lists the objects that each ADD makes for a pod. It leaves out the pair and the objects of nodeWiring.
+// It also leaves out objects that a later plugin may have changed (CNI specification, CHECK).
 func (s *scene) neededObjects(p pair, n node) (nl.Wiring, error) {
 	table, err := s.tableAsMade(p)
 	if err != nil {
@@ -107,7 +107,8 @@ func (s *scene) neededObjects(p pair, n node) (nl.Wiring, error) {
 	return slices.DeleteFunc(s.wiring(p, n.primaries(), table), excused), nil
 }
 
-// mayLack reports whether a pod may lack the object of a step. routes has the pod's main table.
+// mayLack reports whether a pod may lack the object of a step. The argument routes has the routes of the pod's main
+// table.
 //
 // A later plugin may have added routes to prevResult, or may have changed the link by which the pod reaches a
 // destination. So two kinds of objects may be missing:
@@ -174,8 +175,8 @@ func (s *scene) hasWithAnyMTU(r nl.Route) bool {
 
 // mayLackBlock reports whether the pod may lack the objects that block the IPv4 metadata service. This is so if the pod
 // has no block now, and its ADD may have made none. Without blockInstanceMetadata, the ADD makes a block only for a
-// default route in prevResult. A later plugin may have added the IPv4 default route. No later plugin adds the IPv6
-// default route, because our ipam plugin has added it.
+// default route in prevResult. A later plugin may have added the IPv4 default route after this ADD. No later plugin
+// adds the IPv6 default route, because our ipam plugin has added it.
 func (s *scene) mayLackBlock(p pair) bool {
 	if s.Config.BlockInstanceMetadata != nil || s.Config.DefaultRoute == byVPC || s.podNS == nil {
 		return false
@@ -184,17 +185,17 @@ func (s *scene) mayLackBlock(p pair) bool {
 		!s.hasFilters(s.podLinks(), blockedAddrs(s.request, p))
 }
 
-// hasFilters reports whether the links have the filters for these addresses. Without addresses, the links need no
-// filters.
+// hasFilters reports whether the links have the filters for these addresses. If addrs is empty, the links need no
+// filters, and hasFilters returns true.
 func (s *scene) hasFilters(devs []string, addrs []netip.Addr) bool {
 	return len(addrs) == 0 || nl.Forbid{Devs: devs, Addrs: addrs}.Check(s.podNS) == nil
 }
 
 func (s *scene) isOff(key string) bool { v, _ := s.nodeNS.Sysctl(key); return v == "0" }
 
-// portsEndBefore reports whether the pod's own connections get only ports below the argument port. If so, this port and
-// all higher ports need no reservation. The runtime sets the sysctls of a pod after the ADD, and may have replaced the
-// reserved ports.
+// portsEndBefore reports whether the pod's own connections get only ports below the argument "port". If so, this port
+// and all higher ports need no reservation. The runtime sets the sysctls of a pod after the ADD, and may have replaced
+// the reserved ports.
 func (s *scene) portsEndBefore(port int) bool {
 	text, _ := s.podNS.Sysctl("net/ipv4/ip_local_port_range")
 	var first, last int
@@ -202,9 +203,9 @@ func (s *scene) portsEndBefore(port int) bool {
 	return n == 2 && last < port
 }
 
-// isMinor reports whether a pod without the object of a step still works, though not as well. Minor objects are most
-// sysctls, the second route to a pod (spareRoute), and the pod's addresses at its end of the pair (copiedAddr). Pods of
-// older releases lack these addresses. Sysctls that turn on forwarding or reserve ports are not minor.
+// isMinor reports whether a pod still works, perhaps less well, without the object of a step. Most sysctls are minor,
+// and so are the second route to a pod (spareRoute) and the pod's addresses at its end of the pair (copiedAddr). Pods
+// of older releases lack these addresses. Sysctls that turn on forwarding or reserve ports are not minor.
 func isMinor(s nl.Step) bool {
 	switch o := s.Object.(type) {
 	case nl.Sysctl:

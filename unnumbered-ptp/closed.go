@@ -14,21 +14,23 @@ import (
 // The service loop fails closed. A pod with a loop sends a packet for a Service to the node. On the node, the pod's
 // rule and table lead the packet back to the pod. The pod sends the packet out through its ENI. Without the rule or a
 // route, the packet would leave through the boot ENI with the node's address, and the node's security groups would
-// apply instead of the pod's. If a connection would leave so, the chain "closed" on the node drops its first packet.
+// apply instead of the pod's. The chain "closed" on the node drops the first packet of such a connection.
 //
 // The chain has the type nat, so it costs nothing for later packets. One chain serves all pods, so the ADD of another
 // pod adds nothing to the chain. Instead of the chain, each pod could have a second routing rule. But this rule would
 // cost each ADD two more messages, and a program that removes the first rule would also remove the second rule. If the
 // pod's rule is lost during a connection, later packets keep the source of the connection's first packet (see
-// loopNATRules). With the loop redirect, this source is the pod's address, and EC2 drops the packets at the boot ENI.
-// With the loop masquerade, the source is the node's address, so the packets leave.
+// loopNATRules). With the loop "redirect", this source is the pod's address, and EC2 drops the packets at the boot ENI.
+// With the loop "masquerade", the source is the node's address, so the packets leave.
 //
-// Pods without a loop do send packets to the VPC through the boot ENI. A chain with a smaller priority gives these
-// packets the node's address first. This chain is in a table of its own (looplessTable). The table stays as long as the
-// node has pods. As long as the table exists, the service loops of all pods fail open.
+// Pods without a loop do send packets to the VPC through the boot ENI. A chain with a smaller priority replaces the
+// source of these packets by the node's address. After a translation, the kernel calls no other chain of the type nat,
+// so the chain "closed" does not drop these packets. The chain with the smaller priority is in a table of its own
+// (looplessTable). The table stays as long as the node has pods. As long as the table exists, the service loops of all
+// pods fail open.
 
 // closedChain is the name of the chain that failClosedChain returns. looplessTable is the name of the table for pods
-// without a loop. No table of a network has the name looplessTable.
+// without a loop. [nl.OwnTableOf] never returns this name.
 const (
 	closedChain   = "closed"
 	looplessTable = nl.OwnTable + "._loopless"
@@ -62,8 +64,8 @@ func sortedPrefixes(f nl.Family, all []netip.Prefix) []netip.Prefix {
 	return all
 }
 
-// looplessMasquerade returns the table that gives the node's address to packets of pods without a loop. Its chain comes
-// before the chain "closed" of each network.
+// looplessMasquerade returns the table that makes the node's address the source of packets of pods without a loop. Its
+// chain comes before the chain "closed" of each network.
 func (c Config) looplessMasquerade() nl.Table {
 	return nl.Table{Family: "inet", Name: looplessTable,
 		Chains: []nl.Chain{{Name: "open", Type: "nat", Hook: "postrouting", Priority: 97,
@@ -72,7 +74,7 @@ func (c Config) looplessMasquerade() nl.Table {
 
 // checkClosedChain returns an error if the node's chain "closed" is missing or empty, or if its table has a rule of
 // another program. It returns nil if the node has the table for pods without a loop. It does not compare the rules,
-// because they depend on the VPC's CIDRs during the last ADD.
+// because the rules depend on the VPC's CIDRs at the time of the last ADD.
 func checkClosedChain(r *request) error {
 	chain := failClosedChain(r)
 	if len(chain.Rules) == 0 {

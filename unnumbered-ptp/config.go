@@ -28,12 +28,12 @@ type Config struct {
 	NodePorts    *string `json:"nodePorts"`
 	NodePortMark *uint32 `json:"nodePortMark"` // mark bits of connections to NodePorts; nil: 0x2000
 
-	// at a NodePort of a Service with externalTrafficPolicy Local, a pod sees the address of the caller and not of the
-	// node
+	// at a NodePort of a Service with externalTrafficPolicy Local, a pod sees the caller's address, and not the node's
+	// address
 	KeepCaller bool `json:"keepCaller"`
 
-	// how a pod reaches a Service's backend in the VPC: redirect, masquerade or none; "": redirect, or masquerade if
-	// the kernel does not support redirect
+	// how a pod reaches a Service's backend in the VPC: "redirect", "masquerade" or "none"; "" is "redirect", or
+	// "masquerade" if the kernel does not support "redirect"
 	ServiceLoop string `json:"serviceLoop"`
 
 	// the pod's default route: "host" leads through the node, and "vpc" leads through the pod's ENI; "": host

@@ -18,14 +18,14 @@ import (
 // with the slave, which the DEL of ipvlan would delete next. del needs neither the namespace nor prevResult, and a
 // missing object counts as deleted.
 //
-// del fails only because of an object on the node. del only logs errors in the pod, where objects end with the
-// namespace, and where a program could make a deletion fail for ever.
+// del fails only because of an object on the node. For an object in the pod, del only logs the error: the object ends
+// with the namespace, and a program in the pod could make the deletion fail for ever.
 func del(ctx context.Context, r *request) error {
 	pod, err := r.nodeNS.OpenOther("pod", r.NetNS)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	var eni nl.Link // the pod's link to the VPC; zero if it is missing
+	var eni nl.Link // the pod's link to the VPC; the zero Link if the pod has no such link
 	ownNS := pod    // nil if the namespace may have objects of another attachment
 	if pod != nil {
 		defer pod.Close()
@@ -78,8 +78,8 @@ func delPod(r *request, pod, ownNS *nl.NS, eni nl.Link) {
 		err = pod.DelFurther(group)
 	}
 	gone := pod.DelGroup(group)
-	// No link of this group: an older release has made the pod, this is a further attachment, or an earlier DEL has
-	// deleted the links.
+	// The group may have no link: an older release has made the pod, the attachment is a further attachment, or an
+	// earlier DEL has deleted the links.
 	if errors.Is(gone, fs.ErrNotExist) {
 		gone = pod.DelGroup(nl.FurtherGroup(group))
 	}
@@ -106,8 +106,8 @@ func remainingObjects(r *request, pod *nl.NS, eni nl.Link) nl.Wiring {
 }
 
 // objectsBesideLinks lists our objects that remain in a pod when our links are deleted. These are routes without a
-// link, and the routes and filters of the link to the VPC, if the pod still has it. In most pods, nothing remains, and
-// then objectsBesideLinks does not read the routes from the kernel.
+// link. If the pod still has its link to the VPC, the list also has the routes and filters of this link. In most pods,
+// nothing remains, and then objectsBesideLinks does not read the routes from the kernel.
 func objectsBesideLinks(r *request, pod *nl.NS) (w nl.Wiring) {
 	if r.Prev != nil && r.Config.DefaultRoute != byVPC && len(blockedAddrs(r, pair{addrs: r.addrs})) == 0 {
 		return nil

@@ -22,10 +22,11 @@ import (
 // has this name: the engine's name.
 //
 // The engine's name follows from the pod's name and Kubernetes namespace. So the pairs of two sandboxes of a pod would
-// have the same name. So the pair also has an alternative name, [VethName], which follows from the attachment. All
-// commands find, change and delete the pair by this name. A link that has only the engine's name may belong to another
-// sandbox, or to another program. The pair's MAC address also follows from the attachment. So if another program
-// removes the alternative name, we find the pair by this address, and [Restore] puts the name back.
+// have the same name. For this reason, the pair also has an alternative name, [VethName], which follows from the
+// attachment. All commands find, change and delete the pair by the alternative name. A link that has only the engine's
+// name may belong to another sandbox, or to another program. The pair's MAC address also follows from the attachment.
+// So if another program removes the alternative name, we find the pair by the MAC address, and [Restore] puts the
+// alternative name back.
 
 // engineName returns the name by which engines find the pair of a pod. It is "" without a vethPrefix, or if the name of
 // the pod is unknown.

@@ -15,11 +15,11 @@ import (
 // route gets the next hop that packets would have without the route, see [fallbackRoutes]. So no ADD removes a route.
 // If a route is missing, another program has removed it: CHECK reports it, and repair puts it back.
 //
-// These routes must fit the network's nftables table, which serves the pods of all ENIs. The nftables table gives the
-// node's address to packets that leave through the boot ENI. It excepts packets to a destination for which eniRoutes
-// has a route through the gateway. If an ENI's routing table lacked this route, these packets would leave through the
-// boot ENI with the pod's address, and EC2 would drop them. So an ADD changes the routes of all ENIs before it changes
-// the nftables table.
+// These routes must fit the network's nftables table, which serves the pods of all ENIs. The nftables table makes the
+// node's address the source of packets that leave through the boot ENI. It does not do this for packets to a
+// destination for which eniRoutes has a route through the gateway. If an ENI's routing table lacked this route, these
+// packets would leave through the boot ENI with the pod's address, and EC2 would drop them. So an ADD changes the
+// routes of all ENIs before it changes the nftables table.
 
 // eniRoutes returns the routes of an ENI's table in one family. Destinations that the ENI's pods reach through the ENI
 // have a route through the gateway. Prefixes of hostCidrs have a throw route: the kernel then continues with the main
@@ -42,8 +42,8 @@ func (s *scene) eniRoutes(p pair, eni nl.Link, gateway netip.Addr, f nl.Family) 
 	return routes
 }
 
-// installENIWiring installs the objects of eniWiring. The network's nftables table comes last. So if it fits the
-// present configuration, the routes of all ENIs fit, too.
+// installENIWiring installs the objects of eniWiring. The network's nftables table comes last. So if this table fits
+// the present configuration, the routes of all ENIs fit, too.
 func (s *scene) installENIWiring(p pair) error {
 	if err := install(nl.Steps(s.nodeNS, s.eniObjects(p))); err != nil {
 		return err
@@ -107,9 +107,9 @@ func (s *scene) installENIRoutes(p pair, eni nl.Link, f nl.Family) error {
 	return s.replaceRoutes(eni, present, others)
 }
 
-// replaceRoutes adds or replaces routes that the pod itself does not need. present are the routes that the ENI's table
-// has now. replaceRoutes changes nothing if the ENI has a routed pod of another network, because that network may have
-// other destinations.
+// replaceRoutes adds or replaces routes that the pod itself does not need. The argument "present" has the routes that
+// the ENI's table has now. replaceRoutes changes nothing if the ENI has a routed pod of another network, because that
+// network may have other destinations.
 func (s *scene) replaceRoutes(eni nl.Link, present, routes []nl.Route) error {
 	if len(routes) == 0 || !s.servesOnlyNetwork(eni) {
 		return nil
@@ -136,9 +136,9 @@ func (s *scene) servesOnlyNetwork(eni nl.Link) bool {
 	return err == nil && !slices.ContainsFunc(pairs, otherNetwork)
 }
 
-// fallbackRoutes returns a route for each destination that is in present, but not in wanted. The returned route has the
-// next hop of the wanted route with the longest prefix that contains the destination. If no wanted route contains the
-// destination, the returned route is a throw route: the kernel continues with the main table.
+// fallbackRoutes returns a route for each destination that is in the list "present", but not in the list "wanted". The
+// returned route has the next hop of the wanted route with the longest prefix that contains the destination. If no
+// wanted route contains the destination, the returned route is a throw route: the kernel continues with the main table.
 func fallbackRoutes(present, wanted []nl.Route) (all []nl.Route) {
 	for _, r := range present {
 		if !slices.ContainsFunc(wanted, func(w nl.Route) bool { return w.Dst == r.Dst }) {
@@ -159,7 +159,8 @@ func fallbackRoute(r nl.Route, want []nl.Route) nl.Route {
 	return h
 }
 
-// missingRoutes returns the routes that are in wanted, but not in present. It ignores source, MTU and metric.
+// missingRoutes returns the routes that are in the list "wanted", but not in the list "present". It ignores source, MTU
+// and metric.
 func missingRoutes(present, wanted []nl.Route) (absent []nl.Route) {
 	for _, r := range wanted {
 		if !slices.ContainsFunc(present, func(t nl.Route) bool {

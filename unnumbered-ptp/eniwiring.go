@@ -17,7 +17,7 @@ import (
 
 // eniWiring lists the objects that the routed pods of an ENI share, and the objects that all routed pods of the node
 // share. An ADD makes them, see [scene.installENIWiring]. A collection deletes them when the node has no routed pods,
-// or the ENI's link is gone.
+// or when the ENI's link is gone.
 func (s *scene) eniWiring(p pair) nl.Wiring {
 	objects := s.eniObjects(p)
 	for _, f := range p.families() {
@@ -106,13 +106,13 @@ func routedTable(r *request) nl.Table {
 	return t
 }
 
-// routedPostrouting returns the chain that gives routed pods' packets the node's address, unless the pods reach the
-// destination through their ENI. The link alone does not show how a pod reaches the destination, because the ENI may be
-// the boot ENI.
+// routedPostrouting returns the chain that makes the node's address the source of routed pods' packets. It does not do
+// this if the pods reach the destination through their ENI. The link alone does not show how a pod reaches the
+// destination, because the ENI may be the boot ENI.
 //
-// A packet that leaves through another ENI than the boot ENI keeps the pod's address, even a call to a NodePort of the
-// node: the last rules prevent kube-proxy's later masquerade. The rules do not prevent this masquerade for packets to
-// pods of the node, because a pod that calls itself through a Service needs the masquerade.
+// A packet that leaves through another ENI than the boot ENI keeps the pod's address. This is true even for a call to a
+// NodePort of the node, because the last rules prevent kube-proxy's later masquerade. The rules do not prevent this
+// masquerade for packets to pods of the node, because a pod that calls itself through a Service needs the masquerade.
 func routedPostrouting(r *request) nl.Chain {
 	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Varies: true}
 	if !r.Config.IPMasq {
@@ -139,8 +139,8 @@ func routedPostrouting(r *request) nl.Chain {
 	return chain
 }
 
-// An intactTable is a table whose Check does not compare the rules, because they depend on the VPC's CIDRs during the
-// last ADD.
+// An intactTable is a table whose Check does not compare the rules, because the rules depend on the VPC's CIDRs at the
+// time of the last ADD.
 type intactTable struct{ nl.Table }
 
 func (t intactTable) Check(n *nl.NS) error { return t.Intact(n) }
@@ -164,9 +164,9 @@ const (
 // prefUnmarked: packets without a mark skip the rules for marks. Each ENI has one rule for its mark.
 //
 // prefToPod: some lookups of the route to a pod match "iif lo" and have the mark of the pod's ENI. With this rule, such
-// a lookup finds the pod and not the ENI. Two kinds of lookups are like this: the check of a source with
-// src_valid_mark=1, and the node's answer to a pod's call with tcp_fwmark_accept=1. The node's own packets without a
-// mark must not use this rule, see [nodeWiring].
+// a lookup finds the pod and not the ENI. Two kinds of lookups are like this. The first is the check of a source, if
+// src_valid_mark is 1. The second is the lookup for the node's answer to a pod's call, if tcp_fwmark_accept is 1. The
+// node's own packets without a mark must not use this rule, see [nodeWiring].
 const (
 	prefStray    = 1015
 	prefUnmarked = 1016
@@ -314,7 +314,7 @@ func (m eniMark) restoreBranches(n *nl.NS) error {
 	onlyForRouted := map[int]bool{}
 	for _, r := range rules {
 		if r.Pref == prefStray && r.Drop && r.Protocol == nl.RouteProtocol {
-			l, _ := n.LinkByName(r.IIF) // if the link is gone, its index is 0, which no ENI has
+			l, _ := n.LinkByName(r.IIF) // if the link is gone, l.Index is 0, which is the index of no ENI
 			onlyForRouted[l.Index] = true
 		}
 	}

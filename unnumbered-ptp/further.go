@@ -62,7 +62,7 @@ func (s *scene) checkFurther() (wrong error) {
 	return wrong
 }
 
-// furtherFaults returns the faults of a further attachment's objects. If nothing but filters is missing, furtherFaults
+// furtherFaults returns the faults of a further attachment's objects. If only filters are missing, furtherFaults
 // returns a fault only if blockInstanceMetadata is set: see addFurther.
 func (s *scene) furtherFaults() []nl.Fault {
 	faults := nl.Steps(s.podNS, furtherObjects(s.request, redirect)).Faults()

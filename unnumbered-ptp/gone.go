@@ -34,7 +34,7 @@ func RemoveGone(node *nl.NS) (removed nl.Wiring, failed error) {
 	}
 	var routes []nl.Route
 	var err4 error
-	if len(objects) > 0 { // list the routes only if necessary: a node with 1500 pods has thousands
+	if len(objects) > 0 { // list the routes only if necessary: a node with 1500 pods has thousands of routes
 		routes, err4 = node.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol})
 	}
 	for _, r := range routes {

@@ -24,7 +24,7 @@ var metadataAddrs = []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.M
 func blockedAddrs(r *request, p pair) (addrs []netip.Addr) {
 	for _, a := range metadataAddrs {
 		f := nl.FamilyOf(a)
-		// packets to this address would leave through the ENI
+		// block the address if packets to it would leave through the ENI
 		block := (r.Config.DefaultRoute == byVPC || r.hasDefaultRoute(f)) &&
 			!slices.Contains(r.Config.hostCIDRs, nl.HostPrefix(a))
 		if r.Config.BlockInstanceMetadata != nil {

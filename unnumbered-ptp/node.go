@@ -110,7 +110,7 @@ func sortedAddrs(ns *nl.NS, link string, f nl.Family, found []nl.Addr) ([]nl.Add
 	return of, nil
 }
 
-// compareAddrs orders two addresses: the one that is more likely to be the instance's own address comes first.
+// compareAddrs orders two addresses: the address that is more likely to be the instance's own comes first.
 //
 // Deprecated addresses come last, but are better than none. keepalived adds deprecated IPv6 addresses, and an address
 // from DHCP becomes deprecated when its lease ends. Tentative addresses come before deprecated ones, and after all
@@ -163,9 +163,8 @@ func (n node) primaryAddr(f nl.Family) netip.Addr { return nl.FirstAddr(n.addrs,
 
 func (n node) hasFamily(f nl.Family) bool { return n.primaryAddr(f).IsValid() }
 
-// checkFamilies returns an error if the pod has a family in which the node has no address, so node and pod could not
-// reach each other. The runtime should try again, because the node may get its address later: DHCPv6 is slower than
-// DHCP.
+// checkFamilies returns an error if the pod has a family in which the node has no address: node and pod could not reach
+// each other. The runtime should try again, because the node may get its address later: DHCPv6 is slower than DHCP.
 func (n node) checkFamilies(r *request) error {
 	for _, a := range r.addrs {
 		f, enable := nl.FamilyOf(a), ""

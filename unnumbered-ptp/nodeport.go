@@ -16,23 +16,24 @@ import (
 // (externalTrafficPolicy: Local). The node replaces only the destination of the call, by the pod's address. So the call
 // reaches the pod through the veth, with the caller's own address.
 //
-// The pod's answer to an IPv4 caller in the internet leaves through the veth, by the pod's default route. But an answer
-// into the VPC, or of IPv6, leaves through the pod's ENI, from the pod's address, which the caller did not call. So for
-// callers in the VPC, and for IPv6 callers, the node writes its own address into the call as the source, and the pod
-// answers the node. This needs nothing in the pod, so the pod's other packets do not become slower.
+// The pod's answer to an IPv4 caller in the internet leaves through the veth, by the pod's default route. But answers
+// into the VPC, and all IPv6 answers, leave through the pod's ENI, with the pod's address as the source. The caller did
+// not call this address. So for callers in the VPC, and for IPv6 callers, the node writes its own address into the call
+// as the source, and the pod answers the node. This needs nothing in the pod, so the pod's other packets do not become
+// slower.
 //
 // If keepCaller is set, a pod sees the callers' own addresses. A connection whose first packet arrives through the veth
 // gets a mark (nodePortMark) in the pod. The pod answers with the mark, and a rule sends marked packets through the
 // veth. Packets that arrive through the ENI get no mark. docs/configuration.md explains the cost and the limits of
 // keepCaller.
 //
-// eth0 is the pod's link to the ENI, and eth1 its end of the veth:
+// In the pod, eth0 is the link to the ENI, and eth1 is the end of the veth:
 //
-//   - If the loop is redirect, the BPF program at eth1 sends looped packets out through eth0, and marks all other
+//   - If the loop is "redirect", the BPF program at eth1 sends looped packets out through eth0, and marks all other
 //     packets. The kernel copies the mark of a TCP connection's first packet to the socket (tcp_fwmark_accept), but UDP
 //     answers have no mark. Answers from Services may also get the mark. This does no harm, because existing sockets do
 //     not copy the mark.
-//   - If the loop is masquerade, the pod tracks its connections, and its packets get the mark from the connection,
+//   - If the loop is "masquerade", the pod tracks its connections, and its packets get the mark from the connection,
 //     even UDP packets.
 //
 // Two other designs would cost more. A BPF program at eth0's egress would make each packet of the pod to the VPC up to
@@ -78,7 +79,8 @@ func podCallerObjects(r *request, p pair, n node) (objects []nl.Object) {
 // uses this rule.
 //
 // The rule has IIF "lo", because packets that the pod forwards to a container inside the pod also have the mark, and
-// must not leave through the veth again. The rules of earlier releases had no IIF, and pods with them may still run.
+// must not leave through the veth again. The rules of earlier releases had no IIF, and pods with such rules may still
+// run.
 type callerRule struct{ nl.Rule }
 
 // Check also accepts the rule of an earlier release.
@@ -91,8 +93,8 @@ func (r callerRule) Check(n *nl.NS) error {
 }
 
 // delOldCallerRules deletes the caller rules of a running pod if one of these rules is from an earlier release: that
-// rule would lead forwarded packets to the veth. It deletes all of them, because the kernel cannot delete only those
-// without IIF. The ADD then adds the new ones.
+// rule would lead forwarded packets to the veth. It deletes all caller rules, because the kernel cannot delete only the
+// rules without IIF. The ADD then adds the new rules.
 func (s *scene) delOldCallerRules(p pair) {
 	if !p.callers {
 		return

@@ -14,8 +14,8 @@ import (
 )
 
 // The kernel limits how many ICMPv6 refusals one host gets, for example when the host calls a Service without backends.
-// The default is one per second, or ten in newer kernels. Redirects count, too, one per second at most. The kernel
-// counts a redirect for a packet that leaves through the link on which it arrived. If the link has no link-local
+// The default is one per second, or ten in newer kernels. Redirects count, too: one redirect per second at most. The
+// kernel counts a redirect for a packet that leaves through the link on which it arrived. If the link has no link-local
 // address, the kernel counts the redirect, but does not send it (ip6_forward). Packets of the service loop leave
 // through the link on which they arrived, so a pod that uses Services gets few refusals.
 //
@@ -30,7 +30,7 @@ const (
 const (
 	prefNodePort = 512
 	prefLoopless = 1014 // before the rules for ENIs of routed pods, see eniwiring.go
-	prefNode     = 1023 // packets from a pod to hostCidrs, which the node forwards itself
+	prefNode     = 1023 // packets from a pod to hostCidrs: the node itself forwards these packets
 	prefPod      = 1024
 )
 
@@ -52,8 +52,8 @@ func nodeWiring(r *request, n node) nl.Wiring {
 	return nl.Steps(r.nodeNS, objects)
 }
 
-// nodePortRules returns the rules for packets with nodePortMark: answers to NodePorts, and packets whose source the
-// chain doubts checks (see senderChains).
+// nodePortRules returns the rules for packets with nodePortMark: answers of connections to NodePorts, and packets whose
+// source the chain "doubts" checks (see senderChains).
 func nodePortRules(c Config, n node) []nl.Object {
 	return familyRules(n, nl.Rule{Pref: prefNodePort, Mark: c.mark, Mask: c.mark, Table: unix.RT_TABLE_MAIN,
 		Protocol: nl.RouteProtocol})
@@ -86,7 +86,7 @@ func forwardingSysctls(c Config, n node) []nl.Object {
 	if !n.forwardsIPv6(c) {
 		return objects
 	}
-	if n.acceptRA { // 2: accepted although the node forwards
+	if n.acceptRA { // 2: the link accepts router advertisements although the node forwards
 		objects = append(objects, nl.Sysctl{Key: conf6(c.HostInterface) + "accept_ra", Value: "2"})
 	}
 	objects = append(objects, nl.Sysctl{Key: conf6("all") + "forwarding", Value: "1"})
@@ -153,8 +153,9 @@ const preroutingChain, doubtsChain, sendersChain = "prerouting", "doubts", "send
 var chainsOfMark = []string{preroutingChain, doubtsChain, sendersChain}
 
 // postroutingChain returns the node's chain that makes the node's address the source of packets that the node forwards
-// for pods. addrs are the node's addresses for packets of the service loop. The chain comes before kube-proxy's chain
-// (priority 100), which might give the node's address to packets that go back into a pod.
+// for pods. addrs are the node's addresses for packets of the service loop. In packets that go back into a pod,
+// kube-proxy's chain (priority 100) might replace the source by the node's address. After a translation, the kernel
+// calls no other chain of the type nat. So this chain comes before kube-proxy's chain.
 func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Rules: []nl.NFRule{
 		{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface), nl.Masquerade()},
@@ -165,8 +166,8 @@ func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 	return chain
 }
 
-// senderChains returns the node's chains for connections whose first packet comes from the veths of some pods, which
-// byVeth matches. They drop two kinds of packets:
+// senderChains returns the node's chains for packets that come from the veths of some pods. The Term byVeth matches
+// these packets. The chains drop two kinds of them:
 //
 //   - Packets from another address than the pod's. A container can send them with CAP_NET_RAW, which it has by default.
 //     EC2 checks only packets that leave an ENI, and the kernel does not check the sources of IPv6.
@@ -175,18 +176,18 @@ func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 //     packets that do not begin a connection. The BPF program has changed their destination port. Without the chains,
 //     they would reach the pod at the new port, which a security group perhaps does not permit.
 //
-// The chain doubts leaves the mark on such packets. The chain senders comes after routing, and drops these packets. So
-// packets to the node itself pass, but packets to a NodePort or a hostPort do not, because they go on to a pod.
+// The chain "doubts" leaves the mark on such packets. The chain "senders" comes after routing, and drops these packets.
+// So packets to the node itself pass, but packets to a NodePort or a hostPort do not, because they go on to a pod.
 //
 // The kernel looks up the route of an answer, whose source is the packet's destination. Other programs have rules for
-// answers from some addresses, which lead through the VPC even to pods: cloud-init and ec2-net-utils for addresses of
-// the node, amazon-vpc-cni-k8s for its pods. With the mark, the lookup uses the main table first (prefNodePort), which
-// has the routes to all pods.
+// answers from some addresses. These rules lead through the VPC, even to pods of this node. cloud-init and
+// ec2-net-utils have such rules for addresses of the node, and amazon-vpc-cni-k8s has them for its pods. With the mark,
+// the lookup uses the main table first (prefNodePort), which has the routes to all pods.
 //
 // A chain of the type nat sees only the first packet of a connection. So these chains cost other packets nothing, and
-// the node does not track dropped packets. After a translation, the kernel calls no other chain of this type. So doubts
-// comes before all chains that translate the destination. kube-proxy's has the priority -100. And senders comes before
-// those that translate the source.
+// the node does not track dropped packets. After a translation, the kernel calls no other chain of this type. So
+// "doubts" comes before all chains that translate the destination: kube-proxy's chain for this has the priority -100.
+// And "senders" comes before all chains that translate the source.
 func senderChains(byVeth nl.Term, mark uint32) []nl.Chain {
 	return []nl.Chain{
 		{Name: doubtsChain, Type: "nat", Hook: "prerouting", Priority: -140, Rules: []nl.NFRule{
@@ -198,15 +199,15 @@ func senderChains(byVeth nl.Term, mark uint32) []nl.Chain {
 	}
 }
 
-// dropForgedSegments returns the end of a rule for packets from pods' veths. It drops TCP packets from another address
-// than the pod's that begin no connection, such as a lone RST. Chains of the type nat do not see such packets, and the
-// kernel does not translate them. kube-proxy also drops them, except with tcpBeLiberal.
+// dropForgedSegments returns the end of a rule for packets from pods' veths. It drops TCP packets that begin no
+// connection, such as a lone RST, if their source is another address than the pod's. Chains of the type nat do not see
+// such packets, and the kernel does not translate them. kube-proxy also drops them, except with tcpBeLiberal.
 func dropForgedSegments(noRouteBack nl.Term) nl.NFRule {
 	return nl.NFRule{nl.CTState("invalid"), noRouteBack, nl.NotToLocal(), nl.Count(), nl.Drop()}
 }
 
 // checkedWiring returns the part of nodeWiring that CHECK looks for. It leaves out the chain "callers", which depends
-// on the VPC's CIDRs during the last ADD. It also leaves out the chain "closed", see [checkClosedChain]. With
+// on the VPC's CIDRs at the time of the last ADD. It also leaves out the chain "closed", see [checkClosedChain]. With
 // anyConfig, tables may have the rules of another configuration.
 func checkedWiring(w nl.Wiring, anyConfig bool) nl.Wiring {
 	for i, s := range w {

@@ -59,11 +59,11 @@ func (copiedAddr) Del(*nl.NS) error { return nil }
 // podRoutes returns the pod's routes to the node's addresses, the routes to hostCidrs, and the default routes. The next
 // hop of a default route through the ENI is the pod's gateway in the VPC. The next hop of any other default route, and
 // of the routes to hostCidrs, is the node's primary address. If a prefix of hostCidrs is also the CIDR of a peered VPC,
-// the route through the node replaces the one through the ENI.
+// the route through the node replaces the route through the ENI.
 func podRoutes(r *request, p pair, n node) (objects []nl.Object) {
 	dev := r.Config.ContainerInterface
 	for _, a := range n.addrs {
-		// Skip the pod's own address: amazon-ec2-net-utils adds all addresses of an ENI to its link.
+		// Skip the pod's own address: amazon-ec2-net-utils adds all addresses of an ENI to the ENI's link.
 		if p.hasFamily(nl.FamilyOf(a)) && !slices.Contains(p.addrs, a) {
 			objects = append(objects,
 				nl.Neigh{Addr: a, MAC: p.veth.MAC, Dev: dev},

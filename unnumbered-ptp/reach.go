@@ -19,7 +19,7 @@ import (
 // A loopDsts has the destinations of one pod with a service loop.
 type loopDsts struct {
 	byENI  []netip.Prefix // destinations to which the pod sends through its ENI
-	byNode []netip.Prefix // prefixes of hostCidrs within byENI, which the node forwards: see prefNode
+	byNode []netip.Prefix // prefixes of hostCidrs within byENI: the node itself forwards packets to them, see prefNode
 }
 
 // loopDstsOf returns the destinations of each pod whose end of the pair on the node is in veths.

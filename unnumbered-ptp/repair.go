@@ -43,7 +43,7 @@ func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 		lost = slices.DeleteFunc(nodeWiring(r, n), func(s nl.Step) bool { return (nl.Wiring{s}).Check() == nil })
 	}
 	for _, route := range lostRoutes(routes, veths, n) {
-		// pods may have come and gone meanwhile
+		// the pod may have ended, or another ADD may have added the route, since the routes were read
 		if _, err := node.LinkByName(route.Dev); err == nil && route.Check(node) != nil {
 			lost = append(lost, nl.Step{NS: node, Object: route})
 		}
@@ -68,7 +68,7 @@ func isVeth(l nl.Link, network string) bool {
 }
 
 // Repair adds the objects that [Lost] lists. It returns the objects that it has added, and an error that names those
-// that it could not add. It may run at the same time as ADDs: each accepts the objects of the other.
+// that it could not add. It may run at the same time as ADDs, because Repair and ADD accept each other's objects.
 func Repair(node *nl.NS, network string, c Config) (done nl.Wiring, failed error) {
 	w, err := Lost(node, network, c)
 	done, failed = installEach(w)

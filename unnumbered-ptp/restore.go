@@ -15,10 +15,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// Other programs remove objects of pods: systemd-networkd removes rules and routes of other programs. If a link is set
-// down, the kernel removes its routes, and if IPv6 is disabled on the node, it removes the IPv6 routes of all links. A
-// CHECK would find such faults, but few runtimes call CHECK. So [Missing] compares a running pod with the objects of
-// its ADD, and [Restore] adds those that are missing on the node.
+// Other programs remove objects of pods: for example, systemd-networkd removes rules and routes that it did not add. If
+// a program sets a link down, the kernel removes the link's routes. If a program disables IPv6 on the node, the kernel
+// removes the IPv6 routes of all links. A CHECK would find such faults, but few runtimes call CHECK. So [Missing]
+// compares a running pod with the objects of its ADD, and [Restore] adds those that are missing on the node.
 //
 // Missing and Restore change nothing in the pod's namespace, where the pod's own processes may have removed an object
 // on purpose.
@@ -34,8 +34,8 @@ type Loss struct {
 	index int // index of the node's end
 }
 
-// Serious reports whether the node lacks an object without which the pod does not work. For example, a pod works
-// without the second route to it.
+// Serious reports whether the node lacks an object without which the pod does not work. For example, the second route
+// to a pod is not such an object.
 func (l Loss) Serious() bool {
 	return slices.ContainsFunc(l.Node, func(s nl.Step) bool { return !isMinor(s) })
 }
@@ -148,7 +148,8 @@ func (s *scene) compareObjects(p pair, l *Loss) error {
 	return nil
 }
 
-// lacksLess reports whether the first list has fewer faults in the pod, or equally many there and fewer on the node.
+// lacksLess reports whether the list "these" has fewer faults in the pod than the list "others". If the two numbers are
+// equal, lacksLess compares the numbers of faults on the node.
 func (s *scene) lacksLess(these, others []nl.Fault) bool {
 	count := func(faults []nl.Fault, ns *nl.NS) (n int) {
 		for _, f := range faults {

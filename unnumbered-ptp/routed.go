@@ -19,8 +19,8 @@ import (
 
 // A routed pod has no slave: its pair is its only link, and has the pod's address. The node forwards all its packets,
 // even those from and to the VPC. So a program that filters forwarded packets, such as an engine of NetworkPolicy, sees
-// them all. The pods of a pool with dataPath veth are routed. The form of the ipam plugin's result shows whether a pod
-// is routed: see [plugin.Routed]. The addresses and routes of pod and node follow the proposal with which
+// them all. The pods of a pool with "dataPath": "veth" are routed. The form of the ipam plugin's result shows whether a
+// pod is routed: see [plugin.Routed]. The addresses and routes of pod and node follow the proposal with which
 // amazon-vpc-cni-k8s began (its docs/cni-proposal.md):
 //
 //   - In the pod, the address has no subnet (/32, /128). The default routes lead to 169.254.1.1 and fe80::1. No link
@@ -33,8 +33,8 @@ import (
 // that stands for the ENI: a map of nftables leads from the group of the incoming link to this mark. Each ENI has one
 // rule for its mark, and packets without a mark skip these rules.
 //
-// Packets that arrive through the ENI also get the mark. With it, the kernel finds the ENI without a search when it
-// looks for the route back to the sender.
+// Packets that arrive through the ENI also get the mark. With the mark, the kernel finds the ENI without a search when
+// it looks for the route back to the sender.
 //
 // An answer gets no mark if the destination of its connection was translated. For example, a call to a NodePort or a
 // hostPort has come through the boot ENI, and its answer must leave there.
@@ -52,8 +52,8 @@ func isToNextHop(r nl.Route) bool {
 
 func (r *request) isRoutedPod() bool { return r.eni != "" }
 
-// senderOf returns the IPv4 address of the ENI's link in prevResult, or else the pod's own. The final result of the
-// ADD, which a CHECK gets, has only the pod's address.
+// senderOf returns the IPv4 address of the ENI's link in prevResult. If prevResult has no such address, senderOf
+// returns the pod's own IPv4 address. The final result of the ADD, which a CHECK gets, has only the pod's address.
 func senderOf(prev *types100.Result, pod []netip.Addr) netip.Addr {
 	all := plugin.NIC{IPs: plugin.AtFirst(prev)}.Addrs()
 	return nl.FirstAddr(append(all, pod...), nl.IPv4)

@@ -24,8 +24,8 @@ import (
 // The answer arrives at eth0. It must go to the node, which remembers what kube-proxy has changed. But the answers to
 // the pod's direct connections to the VPC must stay in the pod.
 //
-// On the node, the kinds of loops differ only in the next hops or the tables of the routes to the pod. So pods from
-// before an upgrade, or from another configuration, continue to work.
+// On the node, the kinds of loops differ only in the next hops or the tables of the routes to the pod. So pods continue
+// to work after an upgrade, and after a change of the configuration.
 const (
 	// redirect uses two BPF programs in the pod. They recognize the answers to looped packets by the port (see
 	// [nl.Splice]). The pod's own connections have the ports 32768 to 49151. A looped packet leaves through eth0 with a
@@ -113,8 +113,8 @@ func (c Config) checkLoopSupport() error {
 	return nl.Splice{MAC: loopMAC, Mark: c.mark}.Supported() // with keepCaller, the BPF programs also set the mark
 }
 
-// podLoop lists the loop's objects in the pod. Splice.Pod is the number of the pod's table in 16 bits. No other pod
-// gets this number before the node has made 65,536 more links.
+// podLoop lists the loop's objects in the pod. Splice.Pod has the lowest 16 bits of the number of the pod's table. No
+// other pod gets this number before the node has made 65,536 more links.
 func podLoop(r *request, p pair, table uint32) (objects []nl.Object) {
 	switch p.loop {
 	case redirect:
@@ -203,7 +203,7 @@ func loopRoute(p pair, dst netip.Prefix, table uint32) (nl.Route, bool) {
 
 // redirectRoutes returns the neighbours for the next hops of the loop. It also returns the routes to the pod itself.
 // These routes have no next hop. A pod that is itself the backend gets its packet with the node's address as the
-// source, because it accepts no packet from its own address.
+// source, because a pod accepts no packet from its own address.
 func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 	for _, f := range p.families() {
 		objects = append(objects, nl.Neigh{Addr: loopVia(f), MAC: loopMAC, Dev: p.veth.Name})
@@ -250,10 +250,10 @@ func (s *scene) delLoopless(p pair) error {
 // A packet to a next hop of the loop keeps its source address. If [nl.Splice] would not change the source port, a rule
 // replaces the port by a port that Splice changes.
 //
-// The last rule gives the node's address to packets that do not use a next hop of the loop, if kube-proxy has changed
-// their destination. These packets go to a pod with the loop masquerade, or back to their sender, or from one pod
-// without a loop to another. The rule cannot be a masquerade: the veth has no address, so the kernel would take an
-// address of any link.
+// The last rule is for packets that do not use a next hop of the loop. If kube-proxy has changed the destination of
+// such a packet, the rule makes the node's address the source. These packets go to a pod with the loop "masquerade", or
+// back to their sender, or from one pod without a loop to another. The rule cannot be a masquerade: the veth has no
+// address, so the kernel would take an address of any link.
 func loopNATRules(a netip.Addr) []nl.NFRule {
 	via := nl.NextHop(loopVia(nl.FamilyOf(a)))
 	return []nl.NFRule{

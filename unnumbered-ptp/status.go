@@ -51,8 +51,8 @@ func checkSettable(r *request, n node) error {
 
 // checkNetfilter fails if the kernel does not accept the tables that an ADD makes. The kernel loads modules of nftables
 // when a table first needs them, so checkNetfilter tries the tables in a new namespace. If the kernel cannot make a
-// namespace, checkNetfilter returns no error. If an ADD of this release has made one of the tables on the node, there
-// is no test, because runtimes call STATUS every few seconds.
+// namespace, checkNetfilter returns no error. If an ADD of this release has made one of the tables on the node,
+// checkNetfilter tries nothing, because runtimes call STATUS every few seconds.
 func checkNetfilter(r *request, n node) error {
 	if nodeTable(r, n).Lasting().Sealed(r.nodeNS) || routedTable(r).Lasting().Sealed(r.nodeNS) {
 		return nil

@@ -16,7 +16,7 @@ import (
 // masqueraded packets. A routing rule cannot distinguish these packets from packets for ended pods.
 //
 // The table's rules match the subnets of the node's addresses. All addresses of the ENI are in these subnets. The
-// node's IPv6 address may be a /128, so strayTable takes its /64, a whole subnet in most VPCs.
+// node's IPv6 address may be a /128, so strayTable takes the address's /64, which is the whole subnet in most VPCs.
 func strayTable(dev string, n node) nl.Table {
 	back := nl.NFRule{nl.IIFName(dev), nl.OIFName(dev)}
 	rules := []nl.NFRule{append(slices.Clip(back), nl.CTOriginal(), nl.CTStatusDNAT(), nl.Accept()),

@@ -15,7 +15,7 @@ import (
 )
 
 // tableOfIndex returns the number of the routing table for the link with this index. start is routeTableStart.
-// Different indices give different numbers. No number is from 253 to 255, because every host has these tables.
+// Different indices give different numbers. No number is from 253 to 255, because every namespace has these tables.
 func tableOfIndex(start uint32, index int) uint32 {
 	t := start + uint32(index)
 	if start <= unix.RT_TABLE_LOCAL && t >= unix.RT_TABLE_DEFAULT {
@@ -44,7 +44,7 @@ func (s *scene) loopTable(p pair, existed bool) (uint32, error) {
 }
 
 // tableAsMade returns the number of the routing table that a pod has. The pod's rule shows this number. If the rule is
-// missing, a route in the table shows it.
+// missing, a route in the table shows the number.
 func (s *scene) tableAsMade(p pair) (uint32, error) {
 	rules, err := s.nodeNS.Rules()
 	if err != nil {
@@ -64,14 +64,14 @@ func (s *scene) tableAsMade(p pair) (uint32, error) {
 	return rules[i].Table, nil
 }
 
-// errLooped is the error about a pod with a service loop, if serviceLoop is now none.
+// errLooped is the error about a pod with a service loop, if serviceLoop is now "none".
 var errLooped = errors.New(
 	`the pod is older than serviceLoop "none": delete the pod, and its controller makes a new one`)
 
 // tableOfVeth returns the number of the routing table of a pod's veth. The table of an existing veth has a route
 // through this veth. A new veth gets the first table without routes of the pod's families. After many pods, the indices
 // of links reach the numbers of other programs' tables, whose routes come and go: amazon-ec2-net-utils uses 10001 and
-// more.
+// higher numbers.
 func (s *scene) tableOfVeth(p pair, existed bool) (uint32, error) {
 	near, err := p.veth.Near(s.nodeNS, !existed)
 	if err != nil {

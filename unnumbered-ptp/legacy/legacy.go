@@ -166,7 +166,7 @@ func olderProgram(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// outputOf runs a command. Its error has the command's standard error.
+// outputOf runs a command. The returned error contains what the command has written to stderr.
 func outputOf(cmd *exec.Cmd) ([]byte, error) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
