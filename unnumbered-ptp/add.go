@@ -67,8 +67,8 @@ func (s *scene) explainDefaultRoute(err error) error {
 }
 
 // hasRouteTo reports whether the node has a route to the pod through the pair p. The failed ADD has already removed its
-// own route. So this route is from another ADD of the attachment, and that ADD may also have made the pair. If the
-// kernel does not answer, hasRouteTo returns true, and the pair stays until the DEL.
+// own route. So if there is a route, it is from another ADD of the attachment, and that ADD may also have made the
+// pair. If the kernel does not answer, hasRouteTo returns true, and the pair stays until the DEL.
 func (s *scene) hasRouteTo(p pair) bool {
 	routes, err := s.nodeNS.Routes(nl.RouteFilter{Dev: p.veth.Name, Protocol: nl.RouteProtocol})
 	return err != nil && !errors.Is(err, fs.ErrNotExist) || len(routes) > 0

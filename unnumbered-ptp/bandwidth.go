@@ -9,8 +9,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A bandwidth is the value of CNI's capability bandwidth (CNI conventions, "Dynamic Plugin specific fields"). The rates
-// are in bits per second, and the bursts are in bits. A rate of 0 means no limit.
+// A bandwidth is the value of CNI's capability "bandwidth" (CNI conventions, "Dynamic Plugin specific fields"). The
+// rates are in bits per second, and the bursts are in bits. A rate of 0 means no limit.
 //
 //codec:describe
 type bandwidth struct {

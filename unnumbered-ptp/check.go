@@ -13,7 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// check looks for the objects that the ADD made. It leaves out those that a later plugin may have changed.
+// check looks for the objects that the ADD made. It leaves out objects that a later plugin may have changed.
 func check(r *request) error {
 	if err := checkChained(r); err != nil {
 		return err
@@ -42,8 +42,8 @@ func check(r *request) error {
 	if err != nil {
 		return err
 	}
-	// The pod may be older than an upgrade or the present configuration, so its loop and its keepCaller may differ.
-	// CHECK accepts each form that a pod may have.
+	// The pod may be older than an upgrade or the present configuration. So its loop and its keepCaller may differ from
+	// those of a new pod. CHECK accepts each form that a pod may have.
 	return checkForms(r.Config.possiblePairs(p), func(p pair) error { return s.checkPod(p, n) })
 }
 
@@ -166,8 +166,8 @@ func (s *scene) isReplaced(r nl.Route) bool {
 }
 
 // hasWithAnyMTU reports whether the node has the route r, with any MTU. The route's MTU is that of the pod's link. A
-// later plugin, such as tuning, may have changed the link's MTU after the ADD. A repair must set the new MTU, so
-// hasWithAnyMTU returns false during a repair.
+// later plugin, such as CNI's plugin "tuning", may have changed the link's MTU after the ADD. A repair must set the new
+// MTU, so hasWithAnyMTU returns false during a repair.
 func (s *scene) hasWithAnyMTU(r nl.Route) bool {
 	r.MTU = 0
 	return !s.repairs && r.Check(s.nodeNS) == nil

@@ -12,9 +12,10 @@ import (
 )
 
 // The service loop fails closed. A pod with a loop sends a packet for a Service to the node. On the node, the pod's
-// rule and table lead the packet back to the pod. The pod sends the packet out through its ENI. Without the rule or a
-// route, the packet would leave through the boot ENI with the node's address, and the node's security groups would
-// apply instead of the pod's. The chain "closed" on the node drops the first packet of such a connection.
+// rule and table lead the packet back to the pod. The pod sends the packet out through its ENI. Without this rule, or
+// without a route of this table, the packet would leave through the boot ENI with the node's address. The node's
+// security groups would then apply, and not the pod's. The chain "closed" on the node drops the first packet of such a
+// connection.
 //
 // The chain has the type nat, so it costs nothing for later packets. One chain serves all pods, so the ADD of another
 // pod adds nothing to the chain. Instead of the chain, each pod could have a second routing rule. But this rule would

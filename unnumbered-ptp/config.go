@@ -26,7 +26,7 @@ type Config struct {
 	RouteTableStart *uint32 `json:"routeTableStart"` // lowest number of a routing table for a pod; nil: 256
 	// a range as iptables writes it; nil: 30000:32767; "": no NodePorts
 	NodePorts    *string `json:"nodePorts"`
-	NodePortMark *uint32 `json:"nodePortMark"` // mark bits of connections to NodePorts; nil: 0x2000
+	NodePortMark *uint32 `json:"nodePortMark"` // the bits that mark connections to NodePorts; nil: 0x2000
 
 	// at a NodePort of a Service with externalTrafficPolicy Local, a pod sees the caller's address, and not the node's
 	// address
@@ -130,8 +130,8 @@ func (c *Config) validateRoutes(m *values.Mistakes) {
 	}
 }
 
-// parsePorts reads a range of ports: "30000:32767", "30000-32767" as Kubernetes
-// writes it, or one port. The empty text is the empty range.
+// parsePorts reads a range of ports, such as "30000:32767", or "30000-32767" in the form of Kubernetes. It also accepts
+// a single port. The empty text is the empty range.
 func parsePorts(s string) (ports, error) {
 	if s == "" {
 		return ports{}, nil

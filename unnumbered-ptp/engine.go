@@ -85,7 +85,7 @@ func (s *scene) delPair(p pair) error {
 }
 
 // delUnnamed deletes the attachment's pair if this pair lacks its alternative name. The ADD was killed before it added
-// this name, or another program has removed it.
+// the alternative name, or another program has removed this name.
 func delUnnamed(r *request) error {
 	name := engineName(r)
 	if name == "" {

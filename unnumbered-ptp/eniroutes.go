@@ -21,10 +21,10 @@ import (
 // packets would leave through the boot ENI with the pod's address, and EC2 would drop them. So an ADD changes the
 // routes of all ENIs before it changes the nftables table.
 
-// eniRoutes returns the routes of an ENI's table in one family. Destinations that the ENI's pods reach through the ENI
-// have a route through the gateway. Prefixes of hostCidrs have a throw route: the kernel then continues with the main
-// table, even if a prefix is also the CIDR of a peered VPC. Add replaces a route to the same destination, because that
-// route may be from another configuration.
+// eniRoutes returns the routes of an ENI's table in one family. For each destination that the ENI's pods reach through
+// the ENI, there is a route through the gateway. For each prefix of hostCidrs, there is a throw route: the kernel then
+// continues with the main table, even if the prefix is also the CIDR of a peered VPC. Add replaces a route to the same
+// destination, because that route may be from another configuration.
 func (s *scene) eniRoutes(p pair, eni nl.Link, gateway netip.Addr, f nl.Family) (routes []nl.Route) {
 	route := nl.Route{Table: nl.RoutedTable(eni.Index), Protocol: nl.RouteProtocol, Replace: true}
 	for _, dst := range sortedPrefixes(f, dstsByENI(s.request, p)) {

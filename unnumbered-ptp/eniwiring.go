@@ -71,8 +71,8 @@ func (s *scene) onlyForRouted() bool {
 // uses the mark, and finds the route through this link in the ENI's table.
 //
 // If another program has removed the mark, the node's route to the VPC leads through the boot ENI. A strict check would
-// then drop the packets. So the check is loose (2): it looks in each table for a route through this link. But without
-// an IPv4 address of the link, a loose check drops all packets without a mark (__fib_validate_source: no_addr). So the
+// then drop the packets. So the check is loose (2): it looks in each table for a route through this link. But if the
+// link has no IPv4 address, a loose check drops all packets without a mark (__fib_validate_source: no_addr). So the
 // link gets an address that has no other purpose.
 func acceptObjects(eni string) []nl.Object {
 	return []nl.Object{nl.Sysctl{Key: conf4(eni) + "rp_filter", Value: "2"},
@@ -94,7 +94,7 @@ func (n node) families() []nl.Family {
 }
 
 // routedTable returns the network's nftables table for routed pods. The table drops packets whose source is not the
-// address of the routed pod that sends them. It also decides which packets get the node's address.
+// address of the routed pod that sends them. It also decides which packets get the node's address as their source.
 func routedTable(r *request) nl.Table {
 	t := nl.Table{Family: "inet", Name: nl.RoutedTableOf(r.Network),
 		Chains: senderChains(nl.IIFRouted(), r.Config.mark)}
@@ -191,7 +191,7 @@ const markChain = "mark_"
 // see acceptObjects. Packets that arrive through the boot ENI do not get the mark, because some of them are not for
 // routed pods.
 //
-// The name of the ENI's chain contains the mark's number. So if two processes ask for one number at the same time,
+// The name of the ENI's chain contains the mark's number. So if two processes ask for the same number at the same time,
 // the kernel accepts only one chain. The search for a free number begins at a number that follows from the index of the
 // ENI's link.
 type eniMark struct {
@@ -285,7 +285,7 @@ func (m eniMark) delOtherRules(n *nl.NS, number uint32) error {
 	return err
 }
 
-// claim returns the number of the ENI's mark. If the ENI has no branch, claim adds one, and fresh is true.
+// claim returns the number of the ENI's mark. If the ENI has no branch, claim adds a branch, and fresh is true.
 func (m eniMark) claim(n *nl.NS) (number uint32, fresh bool, err error) {
 	if err := eniTable().Add(n); err != nil && !errors.Is(err, fs.ErrExist) {
 		return 0, false, err

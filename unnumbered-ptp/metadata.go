@@ -19,8 +19,8 @@ import (
 var metadataAddrs = []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("fd00:ec2::254")}
 
 // blockedAddrs returns the addresses of the metadata service that the pod must not reach. Without
-// blockInstanceMetadata, an address that hostCidrs has as a /32 or /128 is not blocked, because packets to it go to a
-// proxy on the node.
+// blockInstanceMetadata, an address is not blocked if hostCidrs contains it as a /32 or /128: packets to this address
+// go to a proxy on the node.
 func blockedAddrs(r *request, p pair) (addrs []netip.Addr) {
 	for _, a := range metadataAddrs {
 		f := nl.FamilyOf(a)

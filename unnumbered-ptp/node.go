@@ -117,8 +117,8 @@ func sortedAddrs(ns *nl.NS, link string, f nl.Family, found []nl.Addr) ([]nl.Add
 // others. Among the others, the source of the default route comes first.
 //
 // If these comparisons do not decide, the form of the address decides. The instance's own address has a lifetime, and
-// its prefix is that of its subnet, or /128 from DHCPv6. An address that another program has added has no lifetime, and
-// is a /32, a /128, or secondary.
+// its prefix is as long as that of the subnet, or is a /128 if the address is from DHCPv6. An address that another
+// program has added has no lifetime, and is a /32, a /128, or secondary.
 func compareAddrs(a, b nl.Addr, src netip.Addr) int {
 	return cmp.Or(
 		trueLast(a.Deprecated, b.Deprecated),

@@ -77,7 +77,7 @@ func forwardingSysctls(c Config, n node) []nl.Object {
 	objects := []nl.Object{
 		nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"},
 		// The node sends packets back through the veth on purpose, so it must not send redirects to pods. The kernel
-		// sends redirects if the value of the link or of "all" is 1, and existing links keep their own value.
+		// sends redirects if the value of the link or of "all" is 1. For the link's value, see nl.Veth.NoRedirects.
 		nl.Sysctl{Key: conf4("all") + "send_redirects", Value: "0"},
 	}
 	if !n.forwards {

@@ -24,7 +24,7 @@ type pair struct {
 	veth    nl.Veth
 	addrs   []netip.Addr
 	mtu     int    // of the pod's link to the VPC
-	loop    string // the pod's service loop: redirect, masquerade or none; "" if the node does not forward
+	loop    string // the pod's service loop: "redirect", "masquerade" or "none"; "" if the node does not forward
 	fresh   bool   // this ADD has made the pair
 	callers bool   // the pod answers through the veth if the call came through the veth, see nodeport.go
 	routed  bool   // the pod has no other link, see routed.go
@@ -51,8 +51,8 @@ func newPair(s *scene) pair {
 }
 
 // pair returns the pod's pair as ADD makes it. If the kernel does not answer, exists is true. An existing pair keeps
-// its name when the configuration changes. Without the key mtu, it also keeps its MTU when the MTU of hostInterface
-// changes.
+// its name when the configuration changes. Without the key "mtu", an existing pair also keeps its MTU when the MTU of
+// hostInterface changes.
 func (s *scene) pair() (p pair, exists bool) {
 	p = newPair(s)
 	own := cmp.Or(p.veth.AltName, p.veth.Name)
@@ -118,7 +118,7 @@ func (p pair) dstsByNode(c Config) (all []netip.Prefix) {
 const owner = "cni-ipvlan-vpc-k8s"
 
 // VethName returns the name of the node's end of an attachment's veth pair, or the alternative name of this end, see
-// engine.go. kube2iam and other programs recognize the links of pods by the prefix veth.
+// engine.go. kube2iam and other programs recognize the links of pods by the prefix "veth".
 func VethName(network string, a plugin.Attachment) string {
 	return ("veth" + hex.EncodeToString(plugin.Digest(network, a)))[:unix.IFNAMSIZ-1]
 }

@@ -74,7 +74,7 @@ type request struct {
 	// From prevResult:
 	nics     []plugin.NIC   // of the attachment
 	addrs    []netip.Addr   // of the first NIC, each once; gateways and routes are also the first NIC's
-	gateways []netip.Addr   // of addrs
+	gateways []netip.Addr   // the gateways of addrs
 	routes   []netip.Prefix // destinations of the routes, each once
 
 	eni    string     // the link of the ENI if the pod is routed, see routed.go; otherwise empty

@@ -47,7 +47,7 @@ func (l Loss) None() bool {
 
 // Missing returns the objects that a running attachment lacks. The request must be like that of a CHECK, with a
 // validated configuration. A caller that makes prevResult itself must not take the addresses from the pod's namespace:
-// a pod can give another pod's addresses to its links.
+// a pod can give another pod's addresses to its own links.
 func Missing(node *nl.NS, r *plugin.Request[Config]) (l Loss, err error) {
 	s, err := openScene(newRequest(node, r))
 	if err != nil {

@@ -156,8 +156,8 @@ func (s *scene) routedLink(p pair) (objects []nl.Object) {
 	return objects
 }
 
-// routedResult returns prevResult with both ends of the pair. The ENI's link stays the first interface, as CHECK
-// expects it.
+// routedResult returns prevResult with both ends of the pair. The ENI's link stays the first interface, because CHECK
+// expects it there.
 func routedResult(r *request, p pair) *types100.Result {
 	res := *r.Prev
 	own := &types100.Interface{Name: p.veth.Peer, Mac: p.veth.PeerMAC, Mtu: p.veth.MTU, Sandbox: r.NetNS}

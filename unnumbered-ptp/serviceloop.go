@@ -46,7 +46,7 @@ var loopVia4, loopVia6 = netip.MustParseAddr("169.254.72.1"), netip.MustParseAdd
 
 func loopVia(f nl.Family) netip.Addr { return nl.ByFamily(f, loopVia4, loopVia6) }
 
-// loopsOfNewPod returns kinds of loops: a new pod gets the first one that the kernel supports.
+// loopsOfNewPod returns kinds of loops: a new pod gets the first kind that the kernel supports.
 func (c Config) loopsOfNewPod() []string {
 	switch {
 	case !c.IPMasq:
@@ -79,7 +79,7 @@ func (s *scene) checkHooks() error {
 // source of a call. A pod that is called at a NodePort also sees the node's address.
 func (c Config) Loopless() bool { return c.IPMasq && c.ServiceLoop == none }
 
-// possibleLoops returns the kinds of loops that a running pod may have, those of new pods first.
+// possibleLoops returns the kinds of loops that a running pod may have. The kinds for new pods come first.
 func (c Config) possibleLoops() []string {
 	all := c.loopsOfNewPod()
 	for _, l := range []string{redirect, masquerade, ""} {
@@ -141,7 +141,7 @@ func podLoop(r *request, p pair, table uint32) (objects []nl.Object) {
 	return nil
 }
 
-// podTable returns the pod's nftables table for the loop masquerade.
+// podTable returns the pod's nftables table for the loop "masquerade".
 func podTable(r *request, p pair) nl.Table {
 	t := nl.Table{Family: "inet", Name: nl.OwnTable, Chains: []nl.Chain{{
 		Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100,
@@ -153,8 +153,8 @@ func podTable(r *request, p pair) nl.Table {
 	return t
 }
 
-// loopRoutes returns the node's routes and rules that send the pod's packets for the VPC back to the pod, or
-// looplessRoutes if the pod has no loop.
+// loopRoutes returns the node's routes and rules that send the pod's packets for the VPC back to the pod. For a pod
+// without a loop, it returns the result of looplessRoutes.
 //
 // Because of the pod's rule, the answers also pass the node's check of sources (rp_filter, which systemd sets). An
 // answer comes and goes through the veth, with the backend's address as its source. For the check, the kernel looks up
@@ -244,8 +244,8 @@ func (s *scene) delLoopless(p pair) error {
 	return w.Del()
 }
 
-// loopNATRules returns the node's nftables rules for the loops of all pods in one family. The argument a is the node's
-// address of this family.
+// loopNATRules returns the node's nftables rules for the loops of all pods in one family. The argument "a" is the
+// node's address of this family.
 //
 // A packet to a next hop of the loop keeps its source address. If [nl.Splice] would not change the source port, a rule
 // replaces the port by a port that Splice changes.

@@ -69,8 +69,8 @@ func checkNetfilter(r *request, n node) error {
 	return nil
 }
 
-// sampleTables returns the node's table, and then the table of a pod's loop, if they have rules. The samples have
-// rules that match two CIDRs, because only a rule with several CIDRs also tests the kernel's sets.
+// sampleTables returns the node's table if it has chains, and then the table of a pod's loop if the loop has a table.
+// The samples have rules that match two CIDRs, because only a rule with several CIDRs also tests the kernel's sets.
 func sampleTables(r *request, n node) (tables []nl.Table) {
 	q := *r
 	q.others = []loopDsts{{byENI: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"),
