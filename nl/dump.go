@@ -35,8 +35,8 @@ type ChainDump struct {
 }
 
 // A RuleDump has a string for each expression of a rule: its name, and its attributes in hexadecimal. For a counter,
-// the string has the number of packets instead of the attributes. Our rules never have some expressions: their
-// attributes may contain text of other programs, so a RuleDump leaves these attributes out.
+// the string has the number of packets instead of the attributes. A RuleDump leaves out the attributes of expressions
+// that our rules never have, because such attributes may contain text of other programs.
 type RuleDump []string
 
 // ownExpressions has the names of the expressions that our rules may have.

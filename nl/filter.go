@@ -46,10 +46,10 @@ const (
 )
 
 // filterPref is the priority of our filters. The kernel runs a link's filters in the order of their priorities, lowest
-// first, until one handles the packet.
+// first, until one of the filters handles the packet.
 const filterPref = 72
 
-// add adds the filter, or replaces the program of an existing filter. The argument program is the file descriptor of
+// add adds the filter, or replaces the program of an existing filter. The argument "program" is the file descriptor of
 // the BPF program.
 func (f filter) add(n *NS, program int) error {
 	err := f.addQdisc(n)
@@ -198,8 +198,8 @@ func (f *filter) parse(b []byte) {
 	}
 }
 
-// programName returns the kernel's name for a program. The text effect says what the program does. The name contains a
-// hash of this text, and then the revision of the program's source.
+// programName returns the kernel's name for a program. The argument "effect" is a text that says what the program does.
+// The name contains a hash of this text, and then the revision of the program's source.
 func programName(effect string) string { return objectName(effect, bpf.Revision()) }
 
 // objectName returns the name of a BPF object: OwnTable, a hash of the content in 16 hexadecimal digits, and the

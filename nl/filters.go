@@ -20,8 +20,8 @@ func (f filter) onLinks(n *NS, devs []string) (all []filter, err error) {
 	return all, nil
 }
 
-// addFilters adds f to each link, or replaces an old filter that differs from f. The argument code has the instructions
-// of the program. After an error, addFilters removes the filters that this call has added.
+// addFilters adds f to each link, or replaces an old filter that differs from f. The argument "code" has the
+// instructions of the program. After an error, addFilters removes the filters that this call has added.
 func addFilters(n *NS, devs []string, f filter, code []byte) error {
 	filters, err := f.onLinks(n, devs)
 	if err != nil {

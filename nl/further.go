@@ -14,8 +14,8 @@ import (
 //
 // The groups of a pod's links show which attachment is the first. A link has its group from its creation on, even if
 // the ADD is killed. The function Further looks first at the attachment's own links. So an attachment that has links
-// never changes from first to further or back. If the first attachment ends before the further ones, the pod has no
-// pair until a new attachment becomes the first.
+// never changes from first to further or back. If the first attachment ends before the further attachments, the pod has
+// no pair until a new attachment becomes the first.
 
 // furtherGroupByte is the first byte of the groups of further attachments. OwnGroup is the first byte of the groups of
 // first attachments. The other three bytes (attachmentMask) identify the attachment.
@@ -25,8 +25,8 @@ const furtherGroupByte, attachmentMask = OwnGroup + 1, 1<<24 - 1
 // another group: see CardGroup. podGroup is the [PodGroup] of the attachment.
 func FurtherGroup(podGroup uint32) uint32 { return furtherGroupByte<<24 | podGroup&attachmentMask }
 
-// Further reports whether an attachment is a further attachment of its pod. The argument links has all links of the
-// pod, and podGroup is the [PodGroup] of the attachment.
+// Further reports whether an attachment is a further attachment of its pod. The argument "links" has all links of the
+// pod. podGroup is the [PodGroup] of the attachment.
 func Further(links []Link, podGroup uint32) bool {
 	has := func(group uint32) bool {
 		return slices.ContainsFunc(links, func(l Link) bool { return Attachment(l.Group) == group })
@@ -34,7 +34,7 @@ func Further(links []Link, podGroup uint32) bool {
 	return has(FurtherGroup(podGroup)) || !has(podGroup) && OtherFirst(links, podGroup)
 }
 
-// OtherFirst reports whether the pod has a first attachment with another [PodGroup] than podGroup. The argument links
+// OtherFirst reports whether the pod has a first attachment with another [PodGroup] than podGroup. The argument "links"
 // has the links of the pod.
 func OtherFirst(links []Link, podGroup uint32) bool {
 	return slices.ContainsFunc(links, func(l Link) bool {
@@ -86,7 +86,7 @@ func FurtherTable(podGroup uint32, i int) uint32 {
 
 const nicBits = 7
 
-// IsFurtherTable reports whether a number is one that FurtherTable returns.
+// IsFurtherTable reports whether FurtherTable can return this number.
 func IsFurtherTable(table uint32) bool { return table>>31 == 1 }
 
 // DelFurther deletes our rules and routes whose table is a [FurtherTable] of an attachment, even if the attachment's

@@ -25,7 +25,7 @@ type IPVlan struct {
 	MTU    int          // 0: the slave follows the MTU of its master, and Check accepts any MTU
 	Group  uint32       // see DelGroup; 0 is the default group
 	Down   bool         // Add leaves the slave down: a later Up in the Wiring brings it up
-	Only   []netip.Addr // the addresses that Check accepts, besides link-local ones; nil: Check accepts all
+	Only   []netip.Addr // the addresses that Check accepts, besides link-local ones; nil: all addresses
 	Fresh  bool         // the caller has made sure that NS has no link of this name, so Add does not look for one
 }
 

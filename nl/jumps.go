@@ -39,8 +39,8 @@ func (j Jumps) Del(n *NS) error {
 	for _, m := range rules {
 		rule := m[nl.SizeofNfgenmsg:]
 		to := jumpTarget(rule)
-		// Look for the comment in the whole rule: older versions of iptables store it as an expression, newer ones as
-		// user data.
+		// Look for the comment in the whole rule: older versions of iptables store the comment as an expression, and
+		// newer versions store it as user data.
 		if !strings.HasPrefix(to, j.To) || !bytes.Contains(rule, []byte(j.Comment)) ||
 			string(attrAt(rule, unix.NFTA_RULE_CHAIN)) != j.Chain+"\x00" {
 			continue

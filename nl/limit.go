@@ -32,7 +32,8 @@ type Limit struct {
 	Burst  uint64 // the size of the token bucket in bytes, at least 1
 }
 
-// limitPref is the priority of a Limit's filters. The kernel runs them after the filters of a Splice or a Forbid.
+// limitPref is the priority of a Limit's filters. The kernel runs these filters after the filters of a Splice or a
+// Forbid.
 const limitPref = filterPref + 1
 
 func (l Limit) programName() string { return programName(l.effectText()) }

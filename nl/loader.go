@@ -33,7 +33,7 @@ func newLoader(share bool) *loader {
 }
 
 // loadProgram returns the file descriptor of a program. name is the program's name without the IDs of the maps, and
-// makeCode returns its instructions.
+// makeCode returns the program's instructions.
 func (l *loader) loadProgram(name string, makeCode func(bpf.Maps) []byte) (int, error) {
 	if err := l.openMaps(); err != nil {
 		return -1, err

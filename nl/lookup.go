@@ -32,8 +32,8 @@ func (n *NS) HostRoutes() (addrs []netip.Addr, err error) {
 	return addrs, err
 }
 
-// DefaultSource returns the source address (src) of the default route by the link dev, or the zero netip.Addr if there
-// is none. It does the same as "ip route get ADDR oif DEV fibmatch".
+// DefaultSource returns the source address (src) of the default route through the link dev, or the zero netip.Addr if
+// there is no such route or no such address. It does the same as "ip route get ADDR oif DEV fibmatch".
 func (n *NS) DefaultSource(dev string, family Family) (netip.Addr, error) {
 	// an address for documentation (RFC 5737, RFC 3849): only the default route leads to it
 	far := netip.AddrFrom4([4]byte{192, 0, 2, 1})

@@ -13,7 +13,7 @@ import (
 // OwnGroup, OwnTable and [RouteProtocol] identify our objects on a node.
 const (
 	OwnGroup = 72                   // the group of the node's ends of veth pairs: see 'ip link show group 72'
-	OwnTable = "cni_ipvlan_vpc_k8s" // the name of each of our tables of nftables begins with OwnTable
+	OwnTable = "cni_ipvlan_vpc_k8s" // the names of our permanent tables of nftables begin with OwnTable
 )
 
 // OwnTableOf returns the name of a network's table on the node. Each network has a table of its own, because two

@@ -53,7 +53,7 @@ func routedPrefix() netip.Prefix {
 }
 
 // RoutedAddr returns the address that we add to the link of an ENI with routed pods. The link needs an IPv4 address,
-// but any address will do, so all these links get the same address. eni is the name of the link.
+// but the value of this address does not matter. So all these links get the same address. eni is the name of the link.
 func RoutedAddr(eni string) Addr { return Addr{Prefix: routedPrefix(), Dev: eni, Apart: true} }
 
 // Names of the nftables tables for routed pods, and prefixes of such names. ENITable gives packets the mark of their
@@ -99,8 +99,8 @@ func routedTerm(word string, key uint32) Term {
 	})
 }
 
-// SetMarkBits changes bits of the packet's mark. Each bit that is 1 in the argument mask gets the value of this bit in
-// the argument mark.
+// SetMarkBits changes bits of the packet's mark. Each bit that is 1 in the argument "mask" gets the value of this bit
+// in the argument "mark".
 func SetMarkBits(mark, mask uint32) Term {
 	return term("meta mark set meta mark & "+hexadecimal(^mask)+" | "+hexadecimal(mark), func() []attribute {
 		return exprs(meta(unix.NFT_META_MARK), bitwise(nativeBytes(^mask), nativeBytes(mark)),

@@ -25,7 +25,7 @@ type Rule struct {
 	From, To netip.Prefix
 	OIF      string // match packets of the namespace's own sockets that are bound to this link
 	// IIF: match packets that arrive through this link. The name "lo" stands for packets that the namespace itself
-	// sends, and for the look-ups of rp_filter.
+	// sends, and for the lookups of rp_filter.
 	IIF   string
 	Mark  uint32
 	Mask  uint32 // 0 is all bits

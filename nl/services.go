@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ClusterIPs lists the cluster IPs of Services, from the tables of kube-proxy. It knows kube-proxy's mode nftables, and
-// the mode iptables with iptables-nft. With iptables-legacy or IPVS, it finds nothing. In the mode iptables, it finds
-// only Services that have endpoints.
+// ClusterIPs lists the cluster IPs of Services, from the tables of kube-proxy. It knows kube-proxy's mode "nftables",
+// and the mode "iptables" with iptables-nft. With iptables-legacy or IPVS, it finds nothing. In the mode "iptables", it
+// finds only Services that have endpoints.
 func (n *NS) ClusterIPs(family Family) (addrs []netip.Addr, err error) {
 	t := proxyTable(family, "kube-proxy")
 	elements, err := t.setElements(n, "cluster-ips")
@@ -50,7 +50,7 @@ func (n *NS) ClusterIPs(family Family) (addrs []netip.Addr, err error) {
 // ServiceEndpoints lists the addresses of the Services' endpoints, from the rules of kube-proxy. It knows the same
 // modes of kube-proxy as [NS.ClusterIPs].
 func (n *NS) ServiceEndpoints(family Family) (addrs []netip.Addr, err error) {
-	// from the table nat, take only kube-proxy's chains: other programs have DNAT rules there, too
+	// from the table "nat", take only kube-proxy's chains: other programs have DNAT rules there, too
 	for table, chains := range map[string]string{"kube-proxy": "", "nat": "KUBE-SEP-"} {
 		t := proxyTable(family, table)
 		rules, err := t.listRules(n)

@@ -13,7 +13,7 @@ import (
 )
 
 // callIn makes three system calls on one thread: setns(ns), the call with the number trap, and setns(home). The results
-// are those of the kernel: -errno if a call fails. If the first call fails, callIn does not make the other two.
+// are those of the kernel: -errno if a call fails. If the first call fails, callIn does not make the other two calls.
 //
 // runtime.LockOSThread would make the runtime start another thread, which takes 3 % of the time of a short process. So
 // callIn is in assembly, which Go does not preempt (isAsyncSafePoint of package runtime): no other goroutine can run on

@@ -137,7 +137,7 @@ func (n *NS) Kept(l Link, saved Settings) (err error) {
 	return err
 }
 
-// changedNames lists the names of the saved settings that have another value in current.
+// changedNames lists the names of the saved settings that have another value in the argument "current".
 func (saved Settings) changedNames(current Settings) []string {
 	names := slices.Sorted(maps.Keys(saved))
 	return slices.DeleteFunc(names, func(name string) bool { return current[name] == saved[name] })

@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A Splice connects two links of a pod, ENI and Veth, by a BPF program at the ingress of each. The programs send some
-// packets directly from one link to the other, past the forwarding and netfilter of the pod's namespace.
+// A Splice connects two links of a pod (ENI and Veth) by a BPF program at the ingress of each link. The programs send
+// some packets directly from one link to the other, past the forwarding and netfilter of the pod's namespace.
 //
 // The first program handles packets that arrive through Veth for the MAC address MAC. It sends them out through ENI, to
 // the next hop in the namespace's routes. If a TCP or UDP source port is at least [SpliceOwn] and below [SpliceFirst],
@@ -27,7 +27,7 @@ import (
 //
 //   - The packet belongs to a TCP connection of the namespace, or begins one.
 //   - A UDP socket is connected to the packet's source.
-//   - Another socket has the packet's destination port, and the packet is no answer to a packet that the Splice has
+//   - Any other socket has the packet's destination port, and the packet is no answer to a packet that the Splice has
 //     sent through ENI.
 //
 // A NAT rule may give the namespace's TCP connection a port that no socket has. If the programs recognise this

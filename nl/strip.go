@@ -87,7 +87,7 @@ func (n *NS) delTCX(l Link) error {
 	})
 }
 
-// queryTCX lists the IDs of the programs at a hook of tcx. For each program, the result links has the ID of the
+// queryTCX lists the IDs of the programs at a hook of tcx. For each program, the result "links" has the ID of the
 // bpf_link that holds the program, or 0. On Linux before 6.6, which has no tcx, both lists are empty.
 func queryTCX(index int, hook uint32) (programs, links []uint32, err error) {
 	programs, links = make([]uint32, mostTCX), make([]uint32, mostTCX)

@@ -47,7 +47,7 @@ func (s Sysctl) Add(n *NS) error {
 	return err
 }
 
-// mergedValue returns the value that Add writes if the parameter has the value current.
+// mergedValue returns the value that Add writes if the argument "current" is the parameter's present value.
 func (s Sysctl) mergedValue(current string) string {
 	switch {
 	case s.hasValue(current):

@@ -51,7 +51,7 @@ type Veth struct {
 	// NoRedirects: the near end sends no ICMP redirects of IPv4.
 	NoRedirects bool
 	// Forwards makes a new near end forward IPv4, even if default/forwarding is 0. Before the kernel forwards a packet,
-	// it looks only at the sysctl forwarding of the incoming link (ip_route_input_slow).
+	// it looks only at the sysctl "forwarding" of the incoming link (ip_route_input_slow).
 	Forwards bool
 }
 

@@ -194,7 +194,8 @@ type textError struct {
 func (m *textError) Error() string { return m.text + ": " + m.Unwrap().Error() }
 func (m *textError) Unwrap() error { return *m.of }
 
-// label returns the name of the Step in an error: the namespace's name, and the first line of the Object's command.
+// label returns the text that names the Step in an error: the namespace's name, and the first line of the Object's
+// command.
 func (s Step) label() string {
 	line, _, more := strings.Cut(s.Object.String(), "\n")
 	if more {
