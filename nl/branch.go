@@ -44,7 +44,7 @@ func ByIIFGroup() Term { return byMap("iifgroup", unix.NFT_META_IIFGROUP, branch
 // kernel goes on with the next rule.
 func ByIIF() Term { return byMap("iif", unix.NFT_META_IIF, arrivalMap, 20) }
 
-// byMap returns a Term that looks up a property of the packet in a map, and sends the packet to the chain in the map's
+// byMap returns a Term that looks up a property of the packet in a map. The packet then goes to the chain in the map's
 // element. The argument "set" is the name of the map. The argument "key" is the kernel's number of the property. The
 // argument "typ" is nft(8)'s number of the property's type (devgroup or ifindex): nft(8) needs this number to print the
 // map.

@@ -15,7 +15,7 @@ import (
 )
 
 // A cardSetting is a setting of ethtool(8), as a C structure of linux/ethtool.h. The structure begins with the command
-// number, in four bytes. For getCommand, the kernel fills the rest, and for setCommand, it reads the rest.
+// number, in four bytes. With getCommand, the kernel fills the rest. With setCommand, the kernel reads the rest.
 type cardSetting struct {
 	name                   string
 	getCommand, setCommand uint32

@@ -12,7 +12,7 @@ import (
 
 // expression returns one expression of a rule of nftables. An expression loads a value into a register, compares a
 // register, or acts on the packet. Numbers in attributes are in network byte order. In a register, values of the packet
-// are in network byte order, and all other values, such as the mark, are in the CPU's byte order
+// are in network byte order. All other values, such as the mark, are in the CPU's byte order
 // (linux/netfilter/nf_tables.h).
 func expression(name string, data ...attribute) attribute {
 	return nested(unix.NFTA_LIST_ELEM, attrString(unix.NFTA_EXPR_NAME, name), nested(unix.NFTA_EXPR_DATA, data...))

@@ -24,7 +24,7 @@ import (
 // netfilter, but before the link's queue.
 //
 // Linux 6.6 and later have tcx, which executes less than half of tc's 200 instructions for each packet. We do not use
-// tcx, because the kernel waits some 10 ms for RCU when it attaches a program, and again when it deletes the link
+// tcx, because the kernel waits some 10 ms for RCU when it attaches a program. It waits again when it deletes the link
 // (tcx_entry_sync in include/net/tcx.h). Meanwhile, no process can change a link or a route. So the ADDs of a burst
 // would wait for each other.
 type filter struct {

@@ -16,9 +16,10 @@ import (
 // A Forbid drops all packets to the addresses Addrs when the packets leave through one of the links Devs. It does not
 // matter which program sends the packets.
 //
-// An unreachable or blackhole route would not stop a socket that is bound to a link: if the lookup of a route fails,
-// IPv4 assumes that the destination is on this link (ip_route_output_key_hash_rcu, "Apparently, routing tables are
-// wrong"). So a Forbid is a BPF program at the egress of each link. This program sees even packets from packet sockets.
+// An unreachable or blackhole route would not stop a socket that is bound to a link. If the lookup of a route fails for
+// such a socket, IPv4 assumes that the destination is on the socket's link (ip_route_output_key_hash_rcu, "Apparently,
+// routing tables are wrong"). So a Forbid is a BPF program at the egress of each link. This program sees even packets
+// from packet sockets.
 //
 // Addrs can have at most one address of each family: see [bpf.Refuse].
 type Forbid struct {

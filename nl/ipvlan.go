@@ -196,8 +196,8 @@ func (v IPVlan) Check(n *NS) error {
 }
 
 // checkAddrs returns an error if the slave has an address that is not in Only. The pod itself may have added another
-// pod's address, to get the packets of the other pod. Or two ADDs and a DEL of one attachment ran at the same time:
-// after the DEL had ended the lease of the first ADD, the second ADD added another address.
+// pod's address, to get the packets of the other pod. Or two ADDs and a DEL of one attachment ran at the same time.
+// After the DEL had ended the lease of the first ADD, the second ADD added another address.
 func (v IPVlan) checkAddrs() error {
 	if v.Only == nil {
 		return nil

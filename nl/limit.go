@@ -41,7 +41,7 @@ func (l Limit) programName() string { return programName(l.effectText()) }
 func (l Limit) effectText() string { return fmt.Sprint("limit ", l.Egress, l.Rate, l.Burst) }
 
 // actionIndex returns the index of the police action. All filters name this index. The index depends on the direction,
-// the rate and the burst: an action outlives its filters for some time, so with a fixed index, new filters could use an
+// the rate and the burst. An action outlives its filters for some time. So with a fixed index, new filters could use an
 // old action with another rate.
 func (l Limit) actionIndex() uint32 {
 	h := fnv.New32a()

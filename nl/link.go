@@ -163,8 +163,8 @@ func (n *NS) linkIndex(name string) (int, error) {
 	return i, nil
 }
 
-// checkName returns an error for a link name that the kernel would refuse, and for the empty name: the kernel could
-// apply a request without a name to any link.
+// checkName returns an error for a link name that the kernel would refuse. It also returns an error for the empty name,
+// because the kernel could apply a request without a name to any link.
 func checkName(name string) error {
 	if fault := ifname.Fault(name); fault != "" {
 		return fmt.Errorf("link name %q %s", name, fault)

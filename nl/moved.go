@@ -154,8 +154,8 @@ func (v MovedLink) bringBack(n *NS, l Link) error {
 // podFlags has the flags that a pod can set on a link, and that Del clears.
 const podFlags = unix.IFF_UP | unix.IFF_PROMISC | unix.IFF_ALLMULTI | unix.IFF_NOARP
 
-// freeName returns the name for the link on the node: Home if this name is known and free, otherwise the name that
-// systemd makes from the MAC address (systemd.net-naming-scheme(7), ID_NET_NAME_MAC).
+// freeName returns the name for the link on the node. This is Home if Home is known and free. Otherwise, it is the name
+// that systemd makes from the MAC address (systemd.net-naming-scheme(7), ID_NET_NAME_MAC).
 func (v MovedLink) freeName(n *NS) (string, error) {
 	byMAC := "enx" + strings.ReplaceAll(v.MAC, ":", "")
 	if v.Home == "" {

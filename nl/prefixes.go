@@ -126,8 +126,8 @@ func outermostPrefixes(prefixes []netip.Prefix) []netip.Prefix {
 	return kept
 }
 
-// An intervalElement is an element of a set of intervals: the first address of an interval, or if beyond is true, the
-// first address after the interval.
+// An intervalElement is an element of a set of intervals. It has the first address of an interval. If beyond is true,
+// it has the first address after the interval.
 type intervalElement struct {
 	addr   netip.Addr
 	beyond bool

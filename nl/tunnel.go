@@ -21,9 +21,9 @@ import (
 // The outer source port follows from the inner packet's connection. So EC2 and the hosts can treat each connection as a
 // flow of its own, for example on another CPU.
 //
-// The outer UDP header has no checksum, even in IPv6 (RFC 6935, RFC 6936), because the inner packets have their own. A
-// host that translates the outer addresses would have to correct an outer checksum. The kernel cannot do this if it
-// leaves the inner checksum to the network card.
+// The outer UDP header has no checksum, even in IPv6 (RFC 6935, RFC 6936), because the inner packets have checksums of
+// their own. A host that translates the outer addresses would have to correct an outer checksum. The kernel cannot do
+// this if it leaves the inner checksum to the network card.
 type Tunnel struct {
 	Name  string
 	Local netip.Addr // the source of the outer packets

@@ -155,8 +155,8 @@ func (s *scene) mayLack(step nl.Step, p pair, routes []nl.Route) bool {
 	return false
 }
 
-// isReplaced reports whether another route of ours has replaced the route r in an ENI's table, because the ADD of a
-// later pod had a new configuration.
+// isReplaced reports whether another route of ours has replaced the route r in an ENI's table. This happens if the ADD
+// of a later pod has a new configuration.
 func (s *scene) isReplaced(r nl.Route) bool {
 	if _, is := nl.OfRoutedTable(r.Table); !is {
 		return false

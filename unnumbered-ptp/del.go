@@ -18,7 +18,7 @@ import (
 // with the slave, which the DEL of ipvlan would delete next. del needs neither the namespace nor prevResult, and a
 // missing object counts as deleted.
 //
-// del fails only because of an object on the node. For an object in the pod, del only logs the error: the object ends
+// del fails only because of an object on the node. For an object in the pod, del only logs the error. The object ends
 // with the namespace, and a program in the pod could make the deletion fail for ever.
 func del(ctx context.Context, r *request) error {
 	pod, err := r.nodeNS.OpenOther("pod", r.NetNS)

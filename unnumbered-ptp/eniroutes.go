@@ -22,7 +22,7 @@ import (
 // routes of all ENIs before it changes the nftables table.
 
 // eniRoutes returns the routes of an ENI's table in one family. For each destination that the ENI's pods reach through
-// the ENI, there is a route through the gateway. For each prefix of hostCidrs, there is a throw route: the kernel then
+// the ENI, there is a route through the gateway. For each prefix of hostCidrs, there is a throw route. The kernel then
 // continues with the main table, even if the prefix is also the CIDR of a peered VPC. Add replaces a route to the same
 // destination, because that route may be from another configuration.
 func (s *scene) eniRoutes(p pair, eni nl.Link, gateway netip.Addr, f nl.Family) (routes []nl.Route) {

@@ -11,12 +11,13 @@ import (
 )
 
 // RemoveGone deletes the objects that serve the routed pods of ENIs whose links are gone, and returns these objects.
-// When a link ends, the kernel deletes its routes, but not the throw routes, the rules for the mark, the branch and the
-// table for ARP requests. A branch that stays for ever would keep its mark, and there are only 255 marks.
+// When a link ends, the kernel deletes the link's routes. It does not delete the throw routes, the rules for the mark,
+// the branch, and the table for ARP requests. A branch that stays for ever would keep its mark, and there are only 255
+// marks.
 //
 // An ADD may run at the same time: it adds objects for a link that exists, and RemoveGone deletes objects of links that
-// are gone. But a new link may have the index or the name of a link that has just gone, and then the ADD of the new
-// link may rely on deleted objects. So if RemoveGone has returned an object, the caller repairs the node.
+// are gone. But a new link may have the index or the name of a link that has just gone. Then the ADD of the new link
+// may rely on deleted objects. So if RemoveGone has returned an object, the caller repairs the node.
 func RemoveGone(node *nl.NS) (removed nl.Wiring, failed error) {
 	gone := func(eni int, is bool) bool { return is && !node.HasLink(eni) }
 	var objects []nl.Object

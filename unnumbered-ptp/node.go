@@ -116,9 +116,9 @@ func sortedAddrs(ns *nl.NS, link string, f nl.Family, found []nl.Addr) ([]nl.Add
 // from DHCP becomes deprecated when its lease ends. Tentative addresses come before deprecated ones, and after all
 // others. Among the others, the source of the default route comes first.
 //
-// If these comparisons do not decide, the form of the address decides. The instance's own address has a lifetime, and
-// its prefix is as long as that of the subnet, or is a /128 if the address is from DHCPv6. An address that another
-// program has added has no lifetime, and is a /32, a /128, or secondary.
+// If these comparisons do not decide, the form of the address decides. The instance's own address has a lifetime. Its
+// prefix is as long as that of the subnet, or is a /128 if the address is from DHCPv6. An address that another program
+// has added has no lifetime, and is a /32, a /128, or secondary.
 func compareAddrs(a, b nl.Addr, src netip.Addr) int {
 	return cmp.Or(
 		trueLast(a.Deprecated, b.Deprecated),

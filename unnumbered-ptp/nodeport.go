@@ -37,8 +37,8 @@ import (
 //     even UDP packets.
 //
 // Two other designs would cost more. A BPF program at eth0's egress would make each packet of the pod to the VPC up to
-// 1 % slower. Routes through eth0 that call a BPF program could also handle UDP, but would need a second copy of all
-// routes of the pod, even of those that other programs add.
+// 1 % slower. Routes through eth0 that call a BPF program could also handle UDP. But they would need a second copy of
+// all routes of the pod, even of routes that other programs add.
 
 // The priority of a pod's rule for marked packets, and its routing table. The rule comes after the kernel's rule for
 // the pod's own addresses, and before all other usual rules.
@@ -78,9 +78,9 @@ func podCallerObjects(r *request, p pair, n node) (objects []nl.Object) {
 // A callerRule is a pod's rule for the marked packets that the pod itself sends. The check of sources (rp_filter) also
 // uses this rule.
 //
-// The rule has IIF "lo", because packets that the pod forwards to a container inside the pod also have the mark, and
-// must not leave through the veth again. The rules of earlier releases had no IIF, and pods with such rules may still
-// run.
+// The rule has IIF "lo", because it must not apply to packets that the pod forwards to a container inside the pod.
+// These packets also have the mark, and must not leave through the veth again. The rules of earlier releases had no
+// IIF, and pods with such rules may still run.
 type callerRule struct{ nl.Rule }
 
 // Check also accepts the rule of an earlier release.

@@ -177,7 +177,7 @@ func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 //     they would reach the pod at the new port, which a security group perhaps does not permit.
 //
 // The chain "doubts" leaves the mark on such packets. The chain "senders" comes after routing, and drops these packets.
-// So packets to the node itself pass, but packets to a NodePort or a hostPort do not, because they go on to a pod.
+// So packets to the node itself pass. Packets to a NodePort or a hostPort do not pass, because they go on to a pod.
 //
 // The kernel looks up the route of an answer, whose source is the packet's destination. Other programs have rules for
 // answers from some addresses. These rules lead through the VPC, even to pods of this node. cloud-init and

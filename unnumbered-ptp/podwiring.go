@@ -139,9 +139,8 @@ func nodeRoutes(p pair, n node) (objects []nl.Object) {
 }
 
 // spareRoute returns the second route to a pod, for the time when the first route is gone. The kernel removes IPv4
-// routes whose source the node loses, for example when DHCP, or a restarted program, removes the node's address and
-// adds it again. Until [Repair] puts the first route back, the kernel chooses the source of the node's packets to the
-// pod.
+// routes whose source the node loses. For example, DHCP or a restarted program may remove the node's address and add it
+// again. Until [Repair] puts the first route back, the kernel chooses the source of the node's packets to the pod.
 func spareRoute(route nl.Route) nl.Route {
 	route.Src, route.Metric = netip.Addr{}, SpareMetric
 	return route

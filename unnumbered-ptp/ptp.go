@@ -7,7 +7,7 @@
 // A pod reaches the VPC through its ENI. The pod reaches everything else through the veth pair: the node itself,
 // Kubernetes Services, and the internet with the node's address. A packet to a Service needs both links. The pod sends
 // it through the veth to the node, where kube-proxy changes its destination to a backend. If the backend is in the VPC,
-// the packet must leave through the pod's ENI with the pod's address, and the answer must return to the node, which
+// the packet must leave through the pod's ENI with the pod's address. The answer must return to the node, which
 // remembers the change. See serviceloop.go.
 //
 // Some objects on the node serve all pods: sysctls, routing rules, and tables of nftables. An ADD checks and repairs

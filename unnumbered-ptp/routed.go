@@ -25,12 +25,12 @@ import (
 //
 //   - In the pod, the address has no subnet (/32, /128). The default routes lead to 169.254.1.1 and fe80::1. No link
 //     has these addresses: in the pod, both are neighbours with the MAC address of the node's end.
-//   - The node has a route to each pod, and a routing table for each ENI, with the destinations that pods reach through
-//     the ENI.
+//   - The node has a route to each pod. It also has a routing table for each ENI, with the destinations that pods reach
+//     through this ENI.
 //
 // The proposal has two rules for each pod, which the kernel compares one after the other. In our design, no list of
 // rules grows with the number of pods: one table has the routes to all routed pods. A packet from a pod gets a mark
-// that stands for the ENI: a map of nftables leads from the group of the incoming link to this mark. Each ENI has one
+// that stands for the ENI. A map of nftables leads from the group of the incoming link to this mark. Each ENI has one
 // rule for its mark, and packets without a mark skip these rules.
 //
 // Packets that arrive through the ENI also get the mark. With the mark, the kernel finds the ENI without a search when
@@ -83,8 +83,8 @@ func (s *scene) readRouted() (err error) {
 }
 
 // findENI finds the link of the pod's ENI by the group of the pod's pair. The name in prevResult may be gone, or may
-// belong to another ENI's link: udev may rename the link of a new ENI after the first ADD (systemd 253 and later, Linux
-// 6.2 and later), and the runtime keeps the result with the old name.
+// belong to another ENI's link. udev may rename the link of a new ENI after the first ADD (systemd 253 and later, Linux
+// 6.2 and later). But the runtime keeps the result with the old name.
 func (s *scene) findENI(p pair) (found bool) {
 	near, err := s.nodeNS.LinkByName(p.veth.Name)
 	index, routed := nl.OfRoutedGroup(near.Group)

@@ -62,8 +62,8 @@ func routeLink(n *nl.NS, to netip.Addr, how *netlink.RouteGetOptions) (dev strin
 	return dev, nil
 }
 
-// Answered reports whether the kernel knows the MAC address for addr on the link dev: a host has answered (ARP, or IPv6
-// neighbour discovery), or the neighbour entry is permanent. Answered itself sends no request.
+// Answered reports whether the kernel knows the MAC address for addr on the link dev. This is so if a host has answered
+// (ARP, or IPv6 neighbour discovery), or if the neighbour entry is permanent. Answered itself sends no request.
 func Answered(n *nl.NS, dev string, addr netip.Addr) (is bool, err error) {
 	const valid = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE | unix.NUD_PERMANENT
 	err = n.Do(func() error {

@@ -40,8 +40,8 @@ func Fault(name string) string {
 // Wanted is a description of the names that Refused accepts, for messages.
 const Wanted = "1 to 15 bytes of printable ASCII without /, : and %"
 
-// Refused returns the reason why we refuse a name that a pod or a request has chosen for a link of the pod, or "" if
-// the name is allowed. Use it for all such names. It refuses names that Fault refuses, characters that could control a
+// Refused returns the reason why we refuse a name for a link of a pod, or "" if the name is allowed. Use it for all
+// names that a pod or a request has chosen. It refuses names that Fault refuses, characters that could control a
 // terminal, and names that the kernel or our plugins use.
 func Refused(name string) string {
 	if fault := Fault(name); fault != "" {

@@ -185,8 +185,8 @@ func (t *Trace) handleCall(tid int) {
 	}
 }
 
-// Again makes a Trace for another run of the program, with the same number Kill. At the call with this number, the new
-// Trace kills the program, or if errno is not 0, makes the call fail with errno.
+// Again makes a Trace for another run of the program, with the same number Kill. If errno is 0, the new Trace kills the
+// program at the call with this number. Otherwise, it makes this call fail with errno.
 func (t *Trace) Again(errno syscall.Errno) *Trace {
 	return &Trace{Counts: t.Counts, Every: t.Every, Kill: t.Kill, After: t.After && errno == 0, Errno: errno}
 }
