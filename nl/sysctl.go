@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Sysctl is a parameter of a network namespace below /proc/sys/net, and its value. Del does nothing: the kernel
-// deletes a link's parameters with the link, and other programs may rely on the namespace's other parameters.
+// A Sysctl is a parameter of a network namespace, with its value. The parameter is a file below /proc/sys/net. Del does
+// nothing: the kernel deletes a link's parameters with the link, and other programs may rely on the namespace's other
+// parameters.
 type Sysctl struct {
 	// Key is the path below /proc/sys, such as "net/ipv4/ip_forward". Its separators are slashes, because the name of a
 	// link may contain a dot.

@@ -11,9 +11,9 @@ import (
 )
 
 // All routed pods of an ENI use the routes of the ENI's table. If the configuration changes, the ADD of the next pod
-// changes these routes for all pods. If the configuration loses a destination, the table keeps a route to it. This
-// route gets the next hop that packets would have without the route, see [fallbackRoutes]. So no ADD removes a route.
-// If a route is missing, another program has removed it: CHECK reports it, and repair puts it back.
+// changes these routes for all pods. If the configuration loses a destination, the table keeps a route to this
+// destination. This route gets the next hop that packets would have without the route, see [fallbackRoutes]. So no ADD
+// removes a route. If a route is missing, another program has removed it: CHECK reports it, and repair puts it back.
 //
 // These routes must fit the network's nftables table, which serves the pods of all ENIs. The nftables table makes the
 // node's address the source of packets that leave through the boot ENI. It does not do this for packets to a

@@ -70,10 +70,10 @@ func (s *scene) onlyForRouted() bool {
 // routed pods. These packets have the ENI's mark (see eniMark). With src_valid_mark, the check of sources (rp_filter)
 // uses the mark, and finds the route through this link in the ENI's table.
 //
-// If another program has removed the mark, the node's route to the VPC leads through the boot ENI. A strict check would
-// then drop the packets. So the check is loose (2): it looks in each table for a route through this link. But if the
-// link has no IPv4 address, a loose check drops all packets without a mark (__fib_validate_source: no_addr). So the
-// link gets an address that has no other purpose.
+// If another program has removed the chain that sets the mark, the check finds another route to the source, through the
+// boot ENI. A strict check would then drop the packets. So the check is loose (2): it looks in each table for a route
+// through this link. But if the link has no IPv4 address, a loose check drops all packets without a mark
+// (__fib_validate_source: no_addr). So the link gets an address that has no other purpose.
 func acceptObjects(eni string) []nl.Object {
 	return []nl.Object{nl.Sysctl{Key: conf4(eni) + "rp_filter", Value: "2"},
 		nl.Sysctl{Key: conf4(eni) + "src_valid_mark", Value: "1"}, nl.RoutedAddr(eni)}

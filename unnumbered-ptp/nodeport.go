@@ -114,9 +114,9 @@ func (s *scene) delOldCallerRules(p pair) {
 	}
 }
 
-// callerRules lists the caller rules that a DEL deletes in the pod. The kernel deletes their routes with the veth. A
-// request to delete the rule of an earlier release, without IIF, also matches the rule with IIF. So the rule without
-// IIF must be deleted last. The DEL begins at the end of the list, so this rule comes first here.
+// callerRules lists the caller rules that a DEL deletes in the pod. The kernel deletes the routes of these rules with
+// the veth. A request to delete the rule of an earlier release, without IIF, also matches the rule with IIF. So the
+// rule without IIF must be deleted last. The DEL begins at the end of the list, so this rule comes first here.
 func callerRules(r *request) (objects []nl.Object) {
 	if !r.Config.KeepCaller {
 		return nil

@@ -43,7 +43,7 @@ func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 		lost = slices.DeleteFunc(nodeWiring(r, n), func(s nl.Step) bool { return (nl.Wiring{s}).Check() == nil })
 	}
 	for _, route := range lostRoutes(routes, veths, n) {
-		// the pod may have ended, or another ADD may have added the route, since the routes were read
+		// since the routes were read, the pod may have ended, or an ADD may have added the route
 		if _, err := node.LinkByName(route.Dev); err == nil && route.Check(node) != nil {
 			lost = append(lost, nl.Step{NS: node, Object: route})
 		}

@@ -36,7 +36,7 @@ func Revision() string { return sources[:16] }
 
 // Onward returns the program of a Splice for the veth. If the destination of a packet is the MAC address mac, the
 // program translates the source port. It then sends the packet through the link with the index eni. In the marks of all
-// other packets, the program sets the bits that are 1 in the argument mark.
+// other packets, the program sets the bits that are 1 in the argument "mark".
 func Onward(mac net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 	return onwardProgram.withValues(map[string]uint64{
 		"mac_head": uint64(binary.LittleEndian.Uint32(mac)),

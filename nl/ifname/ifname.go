@@ -60,10 +60,10 @@ func Refused(name string) string {
 	return ""
 }
 
-// kernelNames returns the names that the kernel itself uses in each namespace. The first three are lo, and the sysctl
-// directories "all" and "default". The others are the fallback devices of tunnels. When the kernel loads the module of
-// a tunnel, the module makes the fallback device in each namespace. If any namespace has a link with the name of the
-// fallback device, the kernel cannot load the module.
+// kernelNames returns the names that the kernel itself uses in each namespace. The first three names are those of lo,
+// and of the sysctl directories "all" and "default". The other names are those of the fallback devices of tunnels. When
+// the kernel loads the module of a tunnel, the module makes the fallback device in each namespace. If any namespace has
+// a link with the name of the fallback device, the kernel cannot load the module.
 func kernelNames() []string {
 	return []string{"lo", "all", "default", "tunl0", "ip6tnl0", "sit0", "gre0", "gretap0", "erspan0", "ip6gre0",
 		"ip_vti0", "ip6_vti0"}

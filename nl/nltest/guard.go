@@ -23,7 +23,7 @@ import (
 //	func TestMain(m *testing.M) { os.Exit(nltest.Guard{M: m}.Run()) }
 type Guard struct {
 	*testing.M
-	Patience time.Duration // how long Run waits until leftovers end, for example threads; 0: a minute
+	Patience time.Duration // how long Run waits for leftovers, such as threads, to end; 0: a minute
 }
 
 // Run runs the tests, and returns the exit status for os.Exit.
