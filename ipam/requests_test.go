@@ -453,9 +453,9 @@ func TestRequestRefused(t *testing.T) {
 	for _, tt := range []struct{ ask, want string }{
 		{`{`, "pod default/pod050: annotation cni-ipvlan-vpc-k8s/nics: the value is not the JSON that is expected"},
 		{`[{"vpc": "vpc-1"}]`, `interface 1: "vpc": there is no such key`},
-		{`[{"subnet": "subnet-1"}]`, "pod default/pod050 asks for something that the key \"requests\" does not allow for " +
-			"the namespace default: interface 1: subnet: subnet-1: allowed are subnet-db, subnet-both, subnet-far, " +
-			"subnet-else"},
+		{`[{"subnet": "subnet-1"}]`, "pod default/pod050 asks for something that the key \"requests\" does not allow " +
+			"for the namespace default: interface 1: subnet: subnet-1: allowed are subnet-db, subnet-both, " +
+			"subnet-far, subnet-else"},
 		{`[{}, {"securityGroups": ["sg-2", "sg-4"]}]`, "interface 2: securityGroups: sg-4: allowed are sg-2, sg-3"},
 		{`[{}, {}, {}, {}]`, "4 interfaces: max in requests is 3"},
 		{`[{"exclusive": true}]`, "exclusive: true: exclusive is not true in requests"},

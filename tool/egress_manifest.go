@@ -295,8 +295,8 @@ const maxStatefulSetName = 52
 func (m *manifest) addMissing(c *cli.Context, n conf.NetworkEgress, e egress.Egress) error {
 	if !e.HasRouters(string(m.Namespace)) {
 		m.Lacks = append(m.Lacks, missingPart{fmt.Sprintf("The conflist of all nodes needs this namespace in "+
-			"the key \"routers\" of the egress %s, before routers start:", m.Name), []string{fmt.Sprintf(`"routers": %s`,
-			inlineJSON(append(slices.Clone(e.Routers), string(m.Namespace))))}})
+			"the key \"routers\" of the egress %s, before routers start:", m.Name),
+			[]string{fmt.Sprintf(`"routers": %s`, inlineJSON(append(slices.Clone(e.Routers), string(m.Namespace))))}})
 	}
 	chosen := m.Workloads[0].IP != ""
 	if chosen && n.List.IPAM == nil {

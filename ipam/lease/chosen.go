@@ -134,8 +134,8 @@ func (c Choice) checkMax(s *registry.State, o Owner) error {
 		}
 	}
 	if n := len(others) + c.Together; n > c.Max {
-		return plugin.Errorf(plugin.CodeRefused, "ask for fewer interfaces, or raise \"max\" in the key \"requests\" of "+
-			"the network configuration",
+		return plugin.Errorf(plugin.CodeRefused, "ask for fewer interfaces, or raise \"max\" in the key \"requests\" "+
+			"of the network configuration",
 			"%s asks for interface %s, and would then have %d interfaces: max in requests is %d",
 			o.displayName(), o.IfName, n, c.Max)
 	}

@@ -175,8 +175,8 @@ func (c *Config) Validate() error {
 		}
 	}
 	if len(c.Namespaces)+len(c.Selectable) > 0 {
-		v.Wrong("the keys \"namespaces\" and \"selectable\" are allowed only in an entry of \"pools\": the top-level keys " +
-			"describe the pool default, which serves all other namespaces")
+		v.Wrong("the keys \"namespaces\" and \"selectable\" are allowed only in an entry of \"pools\": the " +
+			"top-level keys describe the pool default, which serves all other namespaces")
 	}
 	c.pools = []Policy{v.poolPolicy("", base, c.PoolConfig)}
 	for _, name := range slices.Sorted(maps.Keys(c.Pools)) {

@@ -149,7 +149,8 @@ const allowHint = "an administrator of the node can allow it by the key \"reques
 // noPermission returns the error of a pod whose namespace may ask for nothing.
 func noPermission(pod plugin.Pod) error {
 	return plugin.Errorf(plugin.CodeRefused, allowHint,
-		"pod %s asks for interfaces, and the key \"requests\" does not allow the namespace %q to ask", pod, pod.Namespace)
+		"pod %s asks for interfaces, and the key \"requests\" does not allow the namespace %q to ask", pod,
+		pod.Namespace)
 }
 
 // derivedPolicy returns the policy of the pod's own pool, with the changes that the pod asks for. A derived pool keeps

@@ -51,10 +51,15 @@ func (w *world) allInUserNamespaces(t *testing.T) {
 	})
 }
 
-// A deed is what root of a pod must not be able to do, and a shell command that tries it. In commands, $neighbour is the
-// address of another pod of the same ENI. $node is the address of the node, and $gateway that of the subnet's router.
-// $host is a server in the peered VPC. $link, $netns, $pin and $table are names of the node's link to the neighbour, of
-// the neighbour's network namespace, of a pin of BPF, and of our table of nftables.
+// A deed is what root of a pod must not be able to do, and a shell command that tries it. A command can use these
+// variables:
+//
+//   - $neighbour is the address of another pod of the same ENI, and $netns the name of its network namespace;
+//   - $link is the name of the node's link to this neighbour;
+//   - $node is the address of the node, and $gateway that of the subnet's router;
+//   - $host is the address of a server in the peered VPC;
+//   - $pin is a file of the node, by which the kernel keeps a BPF program;
+//   - $table is a table of nftables of the node.
 type deed struct{ name, command string }
 
 // changes would change links or nftables. TestAdversaryWays tries packets that no program of a shell can send.
@@ -122,8 +127,8 @@ func (w *world) attack(t *testing.T) {
 		if !w.succeeds(t, attacker, variables+call+" "+f.to) {
 			t.Errorf("a pod cannot call %s at all, so the attack to %s proves nothing", f.to, f.name)
 		}
-		deeds = append(deeds, deed{f.name, fmt.Sprintf("ip address add %[1]s/32 dev lo && %[2]s --interface %[1]s %[3]s",
-			f.from, call, f.to)})
+		command := fmt.Sprintf("ip address add %[1]s/32 dev lo && %[2]s --interface %[1]s %[3]s", f.from, call, f.to)
+		deeds = append(deeds, deed{f.name, command})
 	}
 	succeeded := 0
 	for _, d := range deeds {
