@@ -215,7 +215,7 @@ const (
 	hintExpired = "the temporary credentials have expired: renew AWS_SESSION_TOKEN and the other keys in the " +
 		"environment. Without keys there, look at the role's credentials in the metadata service"
 	hintSubnet     = "add another subnet for pods to the VPC, with the tags in subnetTags"
-	hintFragmented = "the subnet has no free /28: reserve a range of it for prefixes (aws ec2 " +
+	hintFragmented = "the subnet has no free /28: reserve a part of the subnet for prefixes (aws ec2 " +
 		"create-subnet-cidr-reservation), or add a subnet"
 	hintOwner = "another account owns this ENI or subnet, and does not let this account change it. Use subnets that " +
 		"are shared with this account (AWS RAM). If the ENI is not for this node, detach it"

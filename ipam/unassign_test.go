@@ -138,7 +138,8 @@ func TestCollectChosen(t *testing.T) {
 
 // TestUnassignIncident: while EC2 does not answer, no process knows which addresses an ENI has lost, so pods cannot
 // have them. A collection tries only one ENI, so the other ENIs keep their addresses for new pods. The same holds for
-// chosen addresses. A lost answer counts for the limit of the collection.
+// chosen addresses. If the answer to a call is lost, its addresses
+// count towards the limit of the collection.
 func TestUnassignIncident(t *testing.T) {
 	for _, tt := range []struct {
 		chosen    []int // of these ENIs, the free addresses were chosen by pods

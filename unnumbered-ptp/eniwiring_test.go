@@ -190,8 +190,8 @@ func TestMarkLost(t *testing.T) {
 	}
 }
 
-// TestMarkOwnLast: Add of an ENI's mark restores the chains of all ENIs, its own last. The test sees this in the
-// handles, because the kernel numbers chains in the order of their creation.
+// TestMarkOwnLast: if all chains are lost, the Add of one ENI's mark restores the chains of all ENIs. It restores the
+// chain of this ENI last. The handles show the order, because the kernel numbers chains when they are created.
 func TestMarkOwnLast(t *testing.T) {
 	for _, own := range []int{oneENI, otherENI} {
 		n, _ := enis(t)
