@@ -14,17 +14,17 @@ import (
 	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
 )
 
-// maxAnswer is the maximum size of an answer in bytes. An answer with [pageSize] ENIs of fifty addresses has about 16
-// MiB.
+// maxAnswer is the maximum size of an answer in bytes. An answer that describes [pageSize] ENIs, each with fifty
+// addresses, has about 16 MiB.
 const maxAnswer = 64 << 20
 
 // maxRefusal is the maximum size of an error answer in bytes. EC2's error answers have at most a few kilobytes.
 const maxRefusal = 256 << 10
 
 // A checkedClient makes requests to EC2, and returns an error if an answer cannot be from EC2. Captive portals and
-// proxies send web pages with status 200, and the SDK may read such a page as an empty answer. If the request asks for
-// an ENI, an empty answer would mean that the ENI does not exist. If the request asks for a change, an empty answer
-// would mean that EC2 has made the change.
+// proxies send web pages with status 200, and the SDK may read such a page as an empty answer. If the request asks
+// whether an ENI exists, an empty answer would mean that it does not exist. If the request asks for a change, an empty
+// answer would mean that EC2 has made the change.
 //
 // EC2's answer to an action is a complete XML document. The name of its root element is the action's name followed by
 // "Response". If the document has an element "return" with a text other than "true", EC2 has not carried out the

@@ -48,7 +48,8 @@ type Options struct {
 	MetadataURL string
 
 	// HTTP makes the requests to EC2 and to metadata. A test can answer them without a socket. If HTTP is nil, the
-	// Client uses HTTP clients of the SDK. For EC2, these heed $HTTPS_PROXY, $NO_PROXY and $AWS_CA_BUNDLE.
+	// Client uses HTTP clients of the SDK. The SDK's HTTP client for EC2 heeds $HTTPS_PROXY, $NO_PROXY and
+	// $AWS_CA_BUNDLE.
 	HTTP HTTPClient
 
 	// Attempts is the maximum number of attempts of one call to EC2. If it is 0, the maximum is 2. The Client waits for

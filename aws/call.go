@@ -68,7 +68,7 @@ func call[I, O any](ctx context.Context, c *Client, action string, f method[I, O
 // attempt. If the answer was lost, a further attempt could assign more addresses that no process would know.
 //
 // Second, if EC2 has refused a request because of the request's timestamp, the retryer repeats the request at once.
-// From EC2's answer, the SDK knows EC2's time, and signs the next attempt with it.
+// From EC2's answer, the SDK knows EC2's time, and signs the next attempt with this time.
 //
 // Third, if the next attempt would begin after the deadline of ctx, the retryer ends the call. The call then returns
 // the error of the last attempt, which is more useful than a timeout.
@@ -79,7 +79,7 @@ func (c *Client) retryer(ctx context.Context, action string) sdk.Retryer {
 		if api.Is(action, api.Once) {
 			o.Retryables = []retry.IsErrorRetryable{
 				retry.RetryableErrorCode{Codes: retry.DefaultThrottleErrorCodes},
-				retry.RetryableError{}, // if a wrong clock caused an error, the SDK marks it as retryable
+				retry.RetryableError{}, // if a wrong clock caused an error, the SDK marks the error as retryable
 			}
 		}
 		o.Retryables = append(o.Retryables, retry.IsErrorRetryableFunc(func(err error) sdk.Ternary {

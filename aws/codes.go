@@ -117,8 +117,8 @@ var meanings = []meaning{
 		"allow ec2:{action} in the service control policies of the organization (SCP)"},
 	{unauthorizedCodes, "no permissions boundary allows", ErrDenied, ofRole, correctableTime,
 		"allow ec2:{action} in the permissions boundary of the instance role"},
-	// If a message matches the next row, only its encoded part has the reason. An operator with the permission for
-	// sts:DecodeAuthorizationMessage can decode this part (API: UnauthorizedOperation).
+	// If a message matches the next row, only the encoded part of the message has the reason. An operator with the
+	// permission for sts:DecodeAuthorizationMessage can decode this part (API: UnauthorizedOperation).
 	{unauthorizedCodes, "operation. encoded authorization failure message", ErrDenied, ofRole, correctableTime,
 		"allow ec2:{action} in the instance role. If the role allows ec2:{action} already, another policy denies " +
 			"ec2:{action}: CloudTrail has the whole message, and 'aws sts decode-authorization-message' shows that " +

@@ -105,8 +105,7 @@ func limitText(s string, most int) string {
 	return strings.ToValidUTF8(s[:most], "") + "..."
 }
 
-// Unwrap returns the cause, for example a *MetadataError if there were no credentials, or
-// context.DeadlineExceeded.
+// Unwrap returns the cause, for example context.DeadlineExceeded, or a *MetadataError if there were no credentials.
 func (e *Error) Unwrap() error { return e.Err }
 
 // Is reports whether target is the sentinel error that e matches.
@@ -115,8 +114,8 @@ func (e *Error) Is(target error) bool {
 	return m.sentinel != nil && m.sentinel == target
 }
 
-// maxMessage is the maximum length in bytes of a stored code or message. Each errors.Is compares both with the table in
-// codes.go.
+// maxMessage is the maximum length in bytes of a stored code or message. Each call of errors.Is compares the code and
+// the message with the table in codes.go.
 const maxMessage = 8 << 10
 
 // sdkUnknown is the SDK's value for a missing code or message.

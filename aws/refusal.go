@@ -25,7 +25,7 @@ const (
 
 // scopes are the Scopes of one error code: a Scope for each kind of action.
 type scopes struct {
-	change Scope // for all other actions, such as assign, modify, delete and describe
+	change Scope // for actions that neither create nor attach an ENI, such as assign, modify, delete and describe
 	create Scope
 	attach Scope
 }

@@ -25,7 +25,7 @@ const (
 	// tags.
 	OnENI
 	// Once is the trait of the actions that assign addresses or attach an ENI. They have no client token, so EC2 could
-	// carry out a repeated request twice. If the answer to a request is lost, package aws does not repeat it.
+	// carry out a repeated request twice. If the answer to a request is lost, package aws does not repeat the request.
 	Once
 	// NoDryRun is the trait of the actions that have no parameter DryRun in the API model of the SDKs. The API
 	// reference says only that "most" actions have this parameter ("Common query parameters").
