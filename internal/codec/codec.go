@@ -29,8 +29,8 @@ import (
 // A Codec reads or writes one JSON text. After the first error, a Codec reads nothing more.
 type Codec struct {
 	in string
-	// the offset in the text of the next byte to read; between two members of an object, this is the first byte of a
-	// key
+	// the offset in the text of the next byte to read; between two members of an object, the next byte is the first
+	// byte of a key
 	offset      int
 	objectEnded bool // the object has no more members
 	err         error
@@ -62,8 +62,8 @@ func Read(in []byte, value func(*Codec)) error {
 }
 
 // ReadExactly reads a value as encoding/json would read it. The text must be the output of json.Compact. ReadExactly
-// returns an error if this package and encoding/json could read the text differently. For example, a name appears
-// twice, a value is null, or a name differs from a described name only in upper and lower case.
+// returns an error if this package and encoding/json could read the text differently. Three examples of such texts: a
+// name appears twice, a value is null, or a name differs from a described name only in upper and lower case.
 func ReadExactly(in []byte, value func(*Codec)) error {
 	c := Codec{in: string(in), exact: true}
 	return c.readAll(value)
@@ -117,8 +117,8 @@ func (c *Codec) Each(values ...func(*Codec)) {
 }
 
 // Object describes a JSON object. The function members describes the object's members. Object writes the members in the
-// function's order. Object reads members in any order. If the text has the function's order, Object calls the function
-// only once, and so is faster. Object skips members that are not described.
+// function's order. Object reads members in any order. If the text has the members in the function's order, Object
+// calls the function only once, and so is faster. Object skips members that are not described.
 func (c *Codec) Object(members func()) { c.ObjectAndRest(members, nil) }
 
 // ObjectAndRest does what Object does, but keeps members that are not described. It reads the texts of these members

@@ -102,7 +102,7 @@ func OptionalList[T any](c *Codec, name string, v *[]T, kind func(*T, *Codec)) {
 	}
 }
 
-// Keys define how the keys of a map are read and written, and in which order.
+// Keys define how a Codec reads and writes the keys of a map, and in which order it writes them.
 type Keys[K comparable] struct {
 	compare func(K, K) int
 	kind    func(*K, *Codec)
@@ -143,7 +143,7 @@ func readTable[K comparable, V any](c *Codec, m *map[K]V, keys Keys[K], kind fun
 }
 
 // ReadEntries reads an object that is a map. For each entry, it reads the key, and calls the function "value", which
-// must read the entry's value. The argument "from" is the offset of the entry in the text.
+// must read the entry's value. The function's argument "from" is the offset of the entry in the text.
 func ReadEntries[K comparable](c *Codec, keys Keys[K], value func(k K, from int)) {
 	for first := true; c.readSeparator(first, '{', '}'); first = false {
 		from := c.offset

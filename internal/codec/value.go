@@ -181,7 +181,7 @@ func Raw(v *json.RawMessage, c *Codec) {
 	*v = json.RawMessage(c.skipValue())
 }
 
-// Pointer returns the kind for *T. The argument is the kind for T. The JSON of a nil pointer is null.
+// Pointer returns the kind of a *T, made from the kind of a T. The JSON of a nil pointer is null.
 func Pointer[T any](kind func(*T, *Codec)) func(**T, *Codec) {
 	return func(v **T, c *Codec) {
 		if !c.Writes() {

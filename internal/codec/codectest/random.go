@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Random sets a value, and all fields and elements in it, to random values. What can be empty stays empty with a
-// probability of one third.
+// Random sets a value, and all fields and elements in it, to random values. A value that can be empty stays empty with
+// a probability of one third.
 func Random(v reflect.Value) {
 	if rand.N(3) == 0 && v.Kind() != reflect.Struct {
 		if v.Kind() == reflect.Slice && v.Type() != reflect.TypeFor[json.RawMessage]() {
@@ -59,8 +59,8 @@ func nonZero(t reflect.Type) reflect.Value {
 	return v
 }
 
-// fillLeaf sets *v to a random value and returns true, for example for a string and a time. For a type that Random
-// fills part by part, fillLeaf returns false.
+// fillLeaf sets *v to a random value, and returns true, if v points to a type without parts, such as a string or a
+// time. For a type that Random fills part by part, fillLeaf returns false.
 func fillLeaf(v any) bool {
 	switch p := v.(type) {
 	case *time.Time:
