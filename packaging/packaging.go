@@ -10,7 +10,7 @@
 //	*.sh             the scripts that run at installation and removal
 //	image            the program that makes a container image: make image
 //	chart            a Helm chart; its DaemonSet uses that image to install the suite
-//	kubernetes       what the chart becomes with two files of values; kubectl apply can create these objects
+//	kubernetes       the objects of the chart, rendered with two files of values, for kubectl apply
 //	render           the program that renders the chart, and the tests of all YAML here
 //	rules            the tests of alerts.yaml, which run the engine of Prometheus
 //	expression       a program for tests: computes the number of pods of a node as Karpenter and nodeadm do

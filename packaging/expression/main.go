@@ -93,9 +93,8 @@ func karpenter() []cel.EnvOption {
 		choose("max", func(a, b types.Int) bool { return a > b }))
 }
 
-// choose declares a CEL function with two numbers as arguments. The CEL function passes both numbers to the argument
-// better. If the argument better returns true, the CEL function returns the first number. Otherwise, the CEL function
-// returns the second number.
+// choose declares a CEL function with two numbers as arguments. The CEL function passes both numbers to the Go function
+// "better". If "better" returns true, the CEL function returns the first number, and otherwise the second number.
 func choose(name string, better func(a, b types.Int) bool) cel.EnvOption {
 	return cel.Function(name, cel.Overload(name+"_int_int", []*cel.Type{cel.IntType, cel.IntType}, cel.IntType,
 		cel.BinaryBinding(func(a, b ref.Val) ref.Val {
