@@ -19,8 +19,8 @@ import (
 
 // A call is one command of a runtime. The plugin reads the command from its environment and from standard input (CNI
 // specification, section 2, "Parameters"). We do not use the package skel of the CNI project. For each value that skel
-// needs from the configuration, skel decodes the whole configuration again. skel also compiles regular expressions.
-// This work takes a tenth of all instructions of a plugin. A test compares this code with skel.
+// needs from the configuration, skel decodes the whole configuration again. skel also compiles regular expressions. For
+// the cost of this work, see the table in docs/design.md, "Written by hand". A test compares this code with skel.
 type call struct {
 	verb        string // CNI_COMMAND
 	containerID string
@@ -169,9 +169,9 @@ func (c *call) checkVersion() *types.Error {
 
 // refuseNodesNS returns an error if CNI_NETNS is the node's namespace, in which the plugin runs. Some plugins check
 // this themselves, see the field Refuses of [Commands]. CNI_NETNS_OVERRIDE turns off this check, but not the later
-// check in OpenOther of package nl. refuseNodesNS never refuses a DEL. CNI_NETNS may be a path in /proc with the PID of
-// a pod's process that has ended. If a process of the node has this PID now, the path leads to the node's namespace.
-// OpenOther then reports the namespace as missing, so the DEL works as if the pod had no namespace.
+// check in OpenOther of package nl. refuseNodesNS never refuses a DEL. In a DEL, CNI_NETNS may be a path in /proc with
+// the PID of a pod's process that has ended. If a process of the node has this PID now, the path leads to the node's
+// namespace. OpenOther then reports the namespace as missing, so the DEL works as if the pod had no namespace.
 //
 // The package ns of the CNI project locks a thread for this check, and then Go's runtime starts two more threads. No
 // lock is needed, because no thread of this process has left the node's namespace yet.

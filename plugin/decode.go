@@ -163,7 +163,7 @@ const (
 	argUID       = "K8S_POD_UID"
 )
 
-// parseArgs reads CNI_ARGS. Runtimes send unknown keys, a semicolon at the end, and values with an equals sign, and
+// parseArgs reads CNI_ARGS. Runtimes send unknown keys, a semicolon at the end, and values with an equals sign.
 // types.LoadArgs would refuse all of these.
 func parseArgs(args string) Pod {
 	var p Pod

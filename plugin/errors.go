@@ -28,8 +28,8 @@ const (
 	// specification, codes from 100 on are for plugins.
 	CodeRefused = 100
 
-	// CodeHeld means that another node has the address that the pod has chosen, and may release it soon. An ADD gets
-	// this code from the program that asks EC2, and no runtime sees it.
+	// CodeHeld means that another node has the address that the pod has chosen. That node may release the address soon.
+	// An ADD gets this code from the program that asks EC2, and no runtime sees it.
 	CodeHeld = 101
 )
 

@@ -17,9 +17,9 @@ type NIC struct {
 }
 
 // NICs returns the NICs that the ADD for the interface ifName has made. The NIC ifName comes first. The interfaces
-// after it are further NICs, up to the first one that is not in the container or has no address. In a result of the
-// ipam plugin, no interface is in the container. NICs then returns one NIC, with the addresses of the first interface
-// and without a MAC address.
+// after it are further NICs. The list ends before the first interface that is not in the container, or that has no
+// address. In a result of the ipam plugin, no interface is in the container. NICs then returns one NIC, with the
+// addresses of the first interface and without a MAC address.
 func NICs(r *types100.Result, ifName string) []NIC {
 	first := slices.IndexFunc(r.Interfaces, func(i *types100.Interface) bool {
 		return i.Name == ifName && i.Sandbox != ""

@@ -48,8 +48,8 @@ type Request[C any] struct {
 	Began      time.Time        // when the command began; zero if the caller does not know
 	Waited     bool             // set by an ADD that has waited for EC2
 
-	// Added lists attachments that may be missing in Valid although they exist: their ADD has begun after this GC, or
-	// has perhaps not ended yet. Added is nil if the plugin cannot know these attachments.
+	// Added lists attachments that may be missing in Valid although they exist: their ADDs have begun after this GC, or
+	// have perhaps not ended yet. Added is nil if the plugin cannot know these attachments.
 	Added func() ([]Attachment, error)
 
 	cniVersion string // of the configuration
@@ -65,11 +65,11 @@ type Commands[C any] struct {
 	GC     func(context.Context, *Request[C]) error
 	Status func(context.Context, *Request[C]) error
 
-	// Ended, if not nil, is called before the answer is printed. Without an error, waited reports whether the command
-	// has waited for EC2.
+	// Ended, if not nil, is called before the answer is printed. If err is nil, waited reports whether the command has
+	// waited for EC2.
 	Ended func(verb string, took time.Duration, waited bool, err *types.Error)
 
-	// After, if not nil, is called after the answer is printed. The runtime does not wait for its end.
+	// After, if not nil, is called after the answer is printed. The runtime does not wait for the end of After.
 	After func()
 
 	// Refuses means that Add and Check themselves refuse the namespace of the node, with the error NodesNS. Add and
@@ -101,8 +101,8 @@ var Unhurried bool
 var supportedVersions = version.VersionsStartingFrom("0.3.0")
 
 // Main answers the command in the environment and exits: with 0, or with 1 after it has printed an error. It handles no
-// signal, because even a kill at any point does no harm. A thread that waits for signals would cost each command a
-// twentieth of its instructions.
+// signal, because a kill at any point does no harm. A thread that waits for signals would cost each command a twentieth
+// of its instructions.
 func Main[C any](name string, c Commands[C]) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("plugin", name, "container", os.Getenv("CNI_CONTAINERID"))
 	call := trace.ID()

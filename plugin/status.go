@@ -11,9 +11,9 @@ import (
 	"syscall"
 )
 
-// If STATUS fails, no ADD on the node can succeed. The runtime then reports the node as not ready, and Kubernetes
-// starts no pods on it, and evicts its pods. So STATUS fails only for a lasting fault, such as a module that the kernel
-// lacks. It must not fail if the node is only slow, or lacks memory for a moment.
+// A failed STATUS means that no ADD on the node can succeed. The runtime then reports the node as not ready, and
+// Kubernetes starts no pods on it, and evicts its pods. So STATUS fails only for a lasting fault, such as a module that
+// the kernel lacks. It must not fail if the node is only slow, or lacks memory for a moment.
 
 // shortages are errors that come and go with the load of a node. They are from the kernel, and from contexts.
 var shortages = []error{

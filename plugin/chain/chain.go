@@ -55,8 +55,8 @@ func Commands() plugin.Commands[Config] {
 }
 
 // refuseNode returns an error if CNI_NETNS is the namespace of the node. An ADD calls refuseNode before it leases an
-// address. refuseNode does not keep the pod's namespace open. The ADD may have to wait for EC2 until it gets an
-// address, and the pod may end meanwhile. If the namespace is missing, a plugin reports this later.
+// address. refuseNode does not keep the pod's namespace open, because an open namespace would outlive its pod. The pod
+// may end while the ADD waits for EC2. If the namespace is missing, a plugin reports this later.
 func refuseNode(ctx context.Context, r *plugin.Request[Config]) error {
 	node, err := nl.NodeOf(ctx)
 	if err != nil {

@@ -107,8 +107,8 @@ func requestOf[C any](r *plugin.Request[Config], config C) *plugin.Request[C] {
 	}
 }
 
-// adapt turns the commands of one plugin into commands of the chain. Each calls the plugin's command with the plugin's
-// own configuration. None of the returned commands is nil.
+// adapt turns the commands of one plugin into commands of the chain. Each returned command calls the plugin's command
+// with the plugin's own configuration. None of the returned commands is nil.
 func adapt[C any](c plugin.Commands[C], config func(Config) C) plugin.Commands[Config] {
 	command := func(f func(context.Context, *plugin.Request[C]) error) func(context.Context,
 		*plugin.Request[Config]) error {

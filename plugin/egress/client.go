@@ -50,7 +50,7 @@ func (p *pod) clientRules(f nl.Family) (objects []nl.Object) {
 type clientRoutes struct{ withoutLink, byLink []nl.Object }
 
 // clientRoutes returns the routes of a family. If a prefix is a destination of one egress, and an exception (key
-// except) of another egress, the prefix is a destination.
+// "except") of another egress, the prefix is a destination.
 func (p *pod) clientRoutes(f nl.Family, all []Egress) (routes clientRoutes, err error) {
 	var out, spared, hops []nl.Route
 	for _, e := range all {
@@ -104,8 +104,9 @@ func refusingRoute(dst netip.Prefix) nl.Route {
 // route to the gateway, because the tunnel's own packets must not enter the tunnel. But a throw route has no link, so
 // it is not enough. No packet takes the route of gatewayRoute, because the throw route has a smaller metric.
 //
-// The flag onlink does not help: before Linux 7.0, the kernel refuses it if the main table has a route to the gateway
-// through another link (ip6_route_check_nh_onlink). The pod's route to the Services is such a route.
+// The flag onlink does not help: before Linux 7.0, the kernel refuses a route with this flag if the main table has a
+// route to the gateway through another link (ip6_route_check_nh_onlink). The pod's route to the Services is such a
+// route.
 func gatewayRoute(gw netip.Addr) nl.Route {
 	return nl.Route{Dst: nl.HostPrefix(gw), Dev: linkName(nl.IPv6), Metric: lastMetric, Table: TableOut,
 		Protocol: nl.RouteProtocol}

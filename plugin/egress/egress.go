@@ -4,11 +4,11 @@
 // Package egress is a plugin with which the packets of chosen pods leave with chosen addresses. So firewalls of
 // partners see few addresses, which stay the same.
 //
-// There are two kinds of pods. A client has a tunnel to the routers (FOU, foo over UDP: IP in UDP, see ip-fou(8)). It
-// sends its packets for the destinations of the configuration through the tunnel to a router. The router replaces their
-// source by its own VPC address, and sends them out through its ENI. So the route table of the router's subnet decides
-// the public address: a NAT gateway's address, or the router's Elastic IP address. A router is an ordinary pod, whose
-// containers have nothing to do.
+// There are two kinds of pods. A client has a tunnel to the routers (FOU, foo over UDP: IP in UDP, see ip-fou(8)). The
+// client sends its packets for the destinations of the configuration through the tunnel to a router. The router
+// replaces the packets' source by the router's own VPC address, and sends the packets out through the router's ENI. So
+// the route table of the router's subnet decides the public address: a NAT gateway's address, or the router's Elastic
+// IP address. A router is an ordinary pod, whose containers have nothing to do.
 //
 // The far end of a client's tunnel is the ClusterIP of a Service whose endpoints are the routers. kube-proxy chooses a
 // router for each client, and keeps its choice as long as this router is an endpoint (sessionAffinity). So no process

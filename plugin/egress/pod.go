@@ -200,12 +200,12 @@ func anySourceSysctl(link string) nl.Sysctl {
 }
 
 // untrackedChains returns chains that turn off connection tracking for the tunnel's own UDP packets. Each connection
-// has two flows of such packets, one in each direction. The flows have different source ports. If an end tracked them,
-// it would have two more entries for each connection. No rule needs these entries. In a client, the chain of outgoing
-// packets turns off tracking for packets to a gateway. In a router, this chain turns off tracking for packets from the
-// router's own address. If serviceLoop is "masquerade", a client's tunnel packets go to the node, where kube-proxy
-// chooses a router, and come back through the client's pair. Then the client tracks them, because the masquerade must
-// translate them.
+// has two flows of such packets, one in each direction. The flows have different source ports. If an end of the tunnel
+// tracked these flows, this end would have two more entries for each connection. No rule needs these entries. In a
+// client, the chain of outgoing packets turns off tracking for packets to a gateway. In a router, this chain turns off
+// tracking for packets from the router's own address. If serviceLoop is "masquerade", a client's tunnel packets go to
+// the node, where kube-proxy chooses a router, and come back through the client's pair. Then the client tracks them,
+// because the masquerade must translate them.
 func (p *pod) untrackedChains(families []nl.Family, sent func(nl.Family) nl.Term) (chains []nl.Chain) {
 	const raw = -300
 	in := nl.Chain{Name: "tunnel_in", Type: "filter", Hook: "prerouting", Priority: raw}

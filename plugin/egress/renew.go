@@ -23,8 +23,8 @@ import (
 //
 //   - First come links, rules and ports that the pod lacks, for example those for IPv6 if the egress had no IPv6
 //     gateway before.
-//   - Then come new and changed routes, the longest prefix first, each in one request. So an address has its old path
-//     until it has its own new route.
+//   - Then come new and changed routes, the longest prefix first, each route in a request of its own. So an address has
+//     its old path until it has its own new route.
 //   - The table of netfilter is replaced in one transaction. Its seal shows which configuration the pod has.
 //   - Last, superfluous routes are deleted, the shortest prefix first. So an address has its old path until the last
 //     superfluous route to it is gone.
@@ -46,8 +46,8 @@ type Renewal struct {
 // the role that its ADD gave it.
 var ErrRole = errors.New("the configuration now gives the pod another role")
 
-// Outdated compares the objects of a running pod with those that the request's configuration gives it. It returns nil
-// if the pod has no role, and the configuration gives it none.
+// Outdated compares the objects of a running pod with the objects that the request's configuration gives the pod. If
+// the pod has no role, and the configuration gives it no role, Outdated returns nil.
 func Outdated(r *plugin.Request[Config], ns *nl.NS) (*Renewal, error) {
 	role, refused := r.Config.roleOf(r.Pod)
 	shown, err := podFromKernel(ns, r.IfName)
@@ -217,9 +217,9 @@ func familyOf(s nl.Sysctl) nl.Family {
 func isAbsent(s nl.Step) bool { return checkedWiring(nl.Wiring{s}).Check() != nil }
 
 // compareRoutes finds the routes to add and the routes to delete. The pod's own routes may change while the pod runs.
-// If an own route is within a destination, the argument wanted has a throw route for it. TableOut may lack this throw
-// route. If the next shorter prefix also has a throw route, compareRoutes does not add the missing one: packets then
-// stay out of the tunnel anyway.
+// If the prefix of such a route is within a destination, the argument "wanted" has a throw route for this prefix.
+// TableOut may lack this throw route. If the next shorter prefix also has a throw route, compareRoutes does not add the
+// missing route: packets then stay out of the tunnel anyway.
 func (x *Renewal) compareRoutes(present, wanted, fixed []nl.Route) {
 	spared := func(r nl.Route) bool {
 		return r.Type == "throw" && !slices.Contains(fixed, r) && coveringRoute(wanted, r).Type == "throw"
@@ -238,7 +238,9 @@ func (x *Renewal) compareRoutes(present, wanted, fixed []nl.Route) {
 	slices.SortStableFunc(x.stale, func(a, b nl.Route) int { return compareOrder(b, a) })
 }
 
-// coveringRoute returns the route with the next shorter prefix that contains r's prefix, or the zero route.
+// coveringRoute returns the route that packets to r's prefix would take without the routes to this prefix. This route
+// has the longest of the shorter prefixes that contain r's prefix. Without such a route, coveringRoute returns the zero
+// route.
 func coveringRoute(all []nl.Route, r nl.Route) (found nl.Route) {
 	for _, o := range all {
 		if o.Dst.Bits() < r.Dst.Bits() && o.Dst.Contains(r.Dst.Addr()) &&
@@ -336,7 +338,7 @@ func (x *Renewal) String() string {
 	if x.other && len(parts) == 0 {
 		parts = append(parts, "rules of another configuration or release")
 	}
-	if len(parts) == 0 { // only routes that a destination has beside its route to the gateway
+	if len(parts) == 0 { // only refusing routes, or routes to IPv6 gateways, differ
 		for _, r := range x.add {
 			parts = append(parts, "missing: "+r.String())
 		}

@@ -15,11 +15,11 @@ import (
 // The nftables table is added first, and the UDP port of the tunnel last. So the router has all objects before a
 // client's first packet arrives.
 //
-// A packet that comes out of the tunnel takes the pod's routes to the VPC, or else leaves through the pod's ENI. The
-// router's own packets to the internet leave through the node. Answers get a mark, and packets with this mark go back
-// into the tunnel, to the client's address. An ICMP error of the router gets the mark of the packet that caused the
-// error (fwmark_reflect). So an error about a client's packet goes to the client, and an error about an answer goes to
-// the sender of the answer. A router has the same routes and links for any number of clients.
+// A packet that comes out of the tunnel takes the router's routes to the VPC, or else leaves through the router's ENI.
+// The router's own packets to the internet leave through the node. Answers get a mark, and packets with this mark go
+// back into the tunnel, to the client's address. An ICMP error of the router gets the mark of the packet that caused
+// the error (fwmark_reflect). So an error about a client's packet goes to the client, and an error about an answer goes
+// to the sender of the answer. A router has the same routes and links for any number of clients.
 func (p *pod) routerWiring(e Egress) (nl.Wiring, error) {
 	families := p.families(e)
 	if len(families) == 0 {
@@ -45,7 +45,8 @@ func (p *pod) routerWiring(e Egress) (nl.Wiring, error) {
 }
 
 // forwardingSysctls returns the sysctls that permit forwarding. For IPv4, the sysctl of the incoming link must also
-// permit it. A new namespace inherits ip_forward and default/forwarding from the node, where the two values may differ.
+// permit forwarding. A new namespace inherits ip_forward and default/forwarding from the node, where the two values may
+// differ.
 func (p *pod) forwardingSysctls(f nl.Family) []nl.Object {
 	if f == nl.IPv6 {
 		return []nl.Object{nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"},

@@ -104,8 +104,8 @@ func Faults(r *plugin.Request[Config], node, pod *nl.NS) (faults []nl.Fault, err
 }
 
 // neededObjects returns those objects of one NIC that CHECK looks for. It leaves out objects that matter only in the
-// ADD, and those that a later plugin may have changed. The NIC must ignore router advertisements. It must have no other
-// addresses, because these would belong to another pod.
+// ADD, and those that a later plugin may have changed. The NIC must ignore router advertisements. It must have no
+// addresses except those of prevResult, because any other address belongs to another pod.
 func (s slave) neededObjects(r *plugin.Request[Config], node, pod *nl.NS) (w nl.Wiring, err error) {
 	s.link.Only = []netip.Addr{}
 	var addrs []nl.Object

@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/values"
 )
 
-// A Config is the plugin's part of a network configuration. The keys master, mode, mtu and dns also exist in this
-// project's original plugin and in CNI's reference plugin ipvlan.
+// A Config is the plugin's part of a network configuration. The keys master, mode, mtu and dns also exist in the
+// original plugin and in CNI's reference plugin ipvlan.
 //
 //codec:describe exported
 type Config struct {

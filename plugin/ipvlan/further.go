@@ -17,8 +17,8 @@ import (
 // this subnet.
 //
 // So a program that calls through a further NIC must bind the NIC's address. A server that answers datagrams must bind
-// it, too, or set the source of each answer (IP_PKTINFO, ip(7)): by default, the kernel takes the first NIC's address.
-// A program that binds only the link (SO_BINDTODEVICE) finds no route.
+// this address, too, or set the source of each answer (IP_PKTINFO, ip(7)): by default, the kernel takes the first NIC's
+// address. A program that binds only the link (SO_BINDTODEVICE) finds no route.
 //
 // The node has no route to a further NIC. It calls the NIC through the VPC, as other hosts do, even for a NodePort.
 // Such a call leaves through the boot ENI, and the VPC does not send a packet back to the ENI from which it came. So

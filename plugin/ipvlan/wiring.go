@@ -46,9 +46,9 @@ func (s slave) wiring(prev *types100.Result, node, pod *nl.NS) nl.Wiring {
 		// The pod reaches its own addresses through lo, on which a runtime may have disabled IPv6, too.
 		add(nl.Sysctl{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"})
 		add(nl.Sysctl{Key: conf + "disable_ipv6", Value: "0"})
-		// Detection of duplicates would make the pod wait for one second. There are no duplicates: EC2 gives an address
-		// to one ENI, and ipvlan to one slave. The link-local addresses of an ENI's slaves differ, because the kernel
-		// makes them from the MAC address and the slave's dev_id (addrconf_ifid_eui48).
+		// Detection of duplicates would make the pod wait for one second. There are no duplicates: EC2 assigns an
+		// address to only one ENI, and ipvlan lets only one slave have it. The link-local addresses of an ENI's slaves
+		// differ, because the kernel makes them from the MAC address and the slave's dev_id (addrconf_ifid_eui48).
 		add(nl.Sysctl{Key: conf + "accept_dad", Value: "0"})
 		add(deaf)
 		add(nl.Up{Dev: s.link.Name})

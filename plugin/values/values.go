@@ -53,7 +53,7 @@ func prefix(text string) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(text)
 	const mapped = 96 // bits of an IPv6 address before the IPv4 address in it
 	if p.Addr().Is4In6() {
-		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mapped) // with less than 96 bits, the result is invalid
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mapped) // with a prefix length below 96, the result is invalid
 	}
 	return p.Masked(), err == nil && p.IsValid()
 }
@@ -98,8 +98,8 @@ func (m *Mistakes) IDs(key, prefix string, ids []string) {
 }
 
 // IsID reports whether text has the form of an EC2 ID with a given prefix, for example eni
-// (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/resource-ids.html). It uses no regular expression, because
-// compiling it would cost each command more than decoding its input.
+// (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/resource-ids.html). It uses no regular expression: each command
+// would spend more time on compiling the expression than on decoding its input.
 func IsID(text, prefix string) bool {
 	rest, ok := strings.CutPrefix(text, prefix+"-")
 	const long = 64 // a generous limit: EC2's present IDs have 17 digits
