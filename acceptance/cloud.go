@@ -82,7 +82,7 @@ const sessionLife = time.Hour
 // this machine. The session goes to the instances over SSH, and is there only in the memory of processes.
 //
 // The test does not create an instance profile, for three reasons. Many users of EC2 have no permission to create and
-// pass roles. EC2 does not find a new profile at once. And the profile would remain if this process were killed.
+// pass roles. EC2 finds a new profile only after some time. And the profile would remain if this process were killed.
 func (c *cloud) nodeSession(ctx context.Context) (sdk.Credentials, error) {
 	if c.session.SessionToken != "" {
 		return c.session, nil

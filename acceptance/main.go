@@ -58,7 +58,7 @@ func main() {
 	os.Exit(exitFailed)
 }
 
-// A refusal is an error before the command has made or deleted anything.
+// A refusal is an error that ends the command before it has made or deleted anything.
 type refusal struct{ err error }
 
 func (r *refusal) Error() string { return r.err.Error() }

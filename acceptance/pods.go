@@ -160,7 +160,7 @@ type path struct {
 }
 
 // tryPaths tries each path with ping, TCP and UDP, as make demo does. make demo also has hosts outside Kubernetes. This
-// test has no such hosts: pods of the first node call the second node.
+// test has no such hosts. Instead, pods of the first node call the second node.
 func (s *podTest) tryPaths(ctx context.Context) error {
 	one, two := s.nodes[0], s.nodes[1]
 	pod1, sibling := s.podEnd(one, s.podsOnENI(1)[0]), s.podEnd(one, s.podsOnENI(1)[1])
