@@ -11,7 +11,7 @@ import (
 )
 
 // A budget limits the cost of a request and its response, in one layout and on one route. The limit is a multiple of
-// the cost on the same route in another layout. The field times is the factor.
+// the cost on the same route in another layout. The field "times" is the factor.
 type budget struct {
 	layout, route, otherLayout string
 	times                      float64

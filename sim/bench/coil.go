@@ -16,8 +16,8 @@ import (
 
 // A coil makes tunnels like those of the program Coil 2.12 (package founat of its source). A client has a link for each
 // egress. The remote address of this link is the ClusterIP of the egress. A router has a link and a route for each
-// client. A tunnelled packet goes to the link whose remote address is the packet's source. All other packets, for
-// example answers from a router's own address, go to a link that has no remote address.
+// client. A tunnelled packet that arrives goes to the link whose remote address is the packet's source. All other
+// packets, for example answers from a router's own address, go to a link that has no remote address.
 //
 // Two things make Coil cheaper in this layout than in reality: the packets of routers leave directly through the ENI,
 // as with our egress, and no rule computes checksums of the tunnelled packets.

@@ -15,7 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 )
 
-// A cost has the elapsed time, and the user and system time, of programs and their child processes.
+// A cost has the elapsed time (wall) and the CPU time (user and system) of programs and their child processes.
 type cost struct{ wall, cpu time.Duration }
 
 // A step is a plugin that an executor has executed, with its cost.

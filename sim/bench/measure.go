@@ -108,9 +108,9 @@ func (n *node) installedChains(o options, r *report) ([]*chain, error) {
 	return cs, nil
 }
 
-// prepareChains executes ADD and DEL of each chain for podCount pods. The measured calls then need no addresses from
-// EC2, no kernel modules, and no kernel objects that all pods of a node share. At the end, it resets the list of the
-// calls to EC2.
+// prepareChains executes ADD and DEL of each chain for podCount pods. After that, the measured calls need not get
+// addresses from EC2, load kernel modules, or add kernel objects that all pods of a node share. At the end, it resets
+// the list of the calls to EC2.
 func (n *node) prepareChains(ctx context.Context, chains []*chain, podCount int) error {
 	for _, c := range chains {
 		ps, err := n.newPods(podCount)

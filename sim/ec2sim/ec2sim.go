@@ -42,9 +42,9 @@
 //   - The metadata service gives wrong answers ([Instance.Lie]), in particular after a restart ([Instance.Reboot]).
 //
 // The documentation does not say which free address EC2 chooses. The simulator takes the addresses of a subnet in
-// ascending order, and after the last address starts again. So a test gets the same addresses in each run, and the
-// simulator reuses a freed address as late as possible. IDs and MAC addresses contain a number that counts from 1. So a
-// test also gets the same IDs and MAC addresses in each run.
+// ascending order. After the last address, it starts again with the first. So a test gets the same addresses in each
+// run, and the simulator reuses a freed address as late as possible. IDs and MAC addresses contain a number that counts
+// from 1. So a test also gets the same IDs and MAC addresses in each run.
 //
 // # Limits
 //

@@ -19,8 +19,8 @@ import (
 //   - About half of the answers show the present state. The other answers can show an old state. The age of an old
 //     state is at most [Lag.Most]. Only three parts of answers can be old: the ENIs of DescribeNetworkInterfaces, the
 //     states of DescribeInstances, and the free addresses of DescribeSubnets.
-//   - At most [Lag.Back] answers show an older state than the answer before. In kubernetes/kubernetes#77389, EC2 showed
-//     a volume as detached, and later as detaching.
+//   - At most [Lag.Back] answers show a state that is older than the state in the previous answer. In
+//     kubernetes/kubernetes#77389, EC2 showed a volume as detached, and later as detaching.
 //   - An action that names an ENI younger than [Lag.Most] can fail with InvalidNetworkInterfaceID.NotFound ("its ID
 //     might not have propagated throughout the system, and you will get an error responding that the resource does not
 //     exist"). A Describe action may already show such an ENI.

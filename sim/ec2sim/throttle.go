@@ -13,7 +13,7 @@ import (
 type Bucket = api.Bucket
 
 // Unfiltered is the name of a second bucket of DescribeNetworkInterfaces, as a key in [Config.Buckets]. Requests with
-// neither a filter nor a page size take tokens from the second bucket.
+// neither a filter nor a page size take tokens only from this second bucket.
 const Unfiltered = "DescribeNetworkInterfaces, unfiltered and unpaginated"
 
 // unfilteredBucket is EC2's default for the bucket [Unfiltered] (API: "Request throttling for the Amazon EC2 API").

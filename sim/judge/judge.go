@@ -65,8 +65,8 @@ func (s spec) name() string {
 }
 
 // Hear runs the program of the suite, and makes a subtest for each test that ran. The command c must execute this
-// program. Hear adds flags of Ginkgo to c. Hear calls do with the function c.Run. The function do must call c.Run, for
-// example in a namespace.
+// program. Hear adds flags of Ginkgo to c. Hear passes c.Run to the function "do", which must call c.Run, for example
+// in a namespace.
 func (s Suite) Hear(t *testing.T, c *exec.Cmd, judged string, do func(func() error) error) {
 	t.Helper()
 	report := filepath.Join(t.TempDir(), "report")

@@ -87,8 +87,8 @@ func Serve(t testing.TB, h http.Handler) (url string) {
 	return s.URL
 }
 
-// ServeIn does what [Serve] does, but in the namespace n, where it listens at the address and port in the argument at.
-// Only clients in this namespace can use the URL.
+// ServeIn does what [Serve] does, but in the namespace n, where it listens at the address and port in the argument
+// "at". Only clients in this namespace can use the URL.
 func ServeIn(t testing.TB, n *nl.NS, at string, h http.Handler) (url string) {
 	t.Helper()
 	var l net.Listener

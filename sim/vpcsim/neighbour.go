@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An instance asks for the MAC addresses of all addresses of an ENI's subnet. For IPv4, the fabric's kernel answers for
+// An instance may ask for the MAC address of any address in an ENI's subnet. For IPv4, the fabric's kernel answers for
 // all addresses to which the fabric can forward (proxy_arp). For IPv6, the kernel answers only for listed addresses,
 // and the list for a /80 prefix would be too long. So a goroutine of the fabric answers neighbour solicitations.
 
