@@ -3,14 +3,14 @@
 export CGO_ENABLED := 0
 export GOFLAGS     := $(strip -trimpath $(filter-out -trimpath,$(shell go env GOFLAGS)))
 
-# make demo and make test need root, Go, and either a kernel with ipvlan or Debian's apt-get. On Debian, they install
-# what is missing.
+# make demo and make test need root, Go, and either a kernel with ipvlan or Debian's apt-get. On Debian, these commands
+# install the missing packages.
 BIN     := /opt/cni/bin
 # Packages whose tests need a kernel with ipvlan, the slowest first.
 KERNEL  := ./e2e ./unnumbered-ptp ./plugin/chain ./sim/cri ./nl ./plugin/ipvlan ./sim/vpcsim ./sim/kubeproxy ./sim/bench ./nl/bpf ./nl/nltest/... ./tool/repair
-# ANYNODE are tests of NODE that need links, NAT and routes, but no ipvlan. Their effects on a node are the same on most
-# kernels, and a VM takes longer. The plugin that runs all three plugins (plugin/chain) is killed at all points where
-# there is ipvlan.
+# ANYNODE are tests of NODE that need links, NAT and routes, but no ipvlan. They have the same effects on most kernels,
+# so test-native runs them without a VM, which would take longer. On a kernel with ipvlan, the tests of plugin/chain
+# kill the single plugin at all points.
 NODE    := ./unnumbered-ptp
 ANYNODE := TestKillEverywhere|TestKillRouted|TestKillVethPrefix|TestPodCannotReachAnother|TestPinsLost|TestPrimary|TestOriginal|TestRepair|TestRestore|TestStatus|TestAddLacks
 VM      := $(CURDIR)/nl/nltest/vm
@@ -28,16 +28,16 @@ AGNHOST := bind9-dnsutils busybox-static curl dash iproute2 libc-bin netcat-open
 READY    = packages build $(PEERS)/cnitool $(PEERS)/portmap $(PEERS)/firewall $(RUNTIME)/containerd $(RUNTIME)/crio $(RUNTIME)/multus $(RUNTIME)/critest $(JUDGES)/ready
 RACE     = $(if $(shell command -v gcc),CGO_ENABLED=1 go test -race,go test)
 GOTEST  := go test
-# Debian's kernels that stand for the kernels of nodes, as values of VM_KERNEL. In this order, the nodes have Amazon
-# Linux 2; Amazon Linux 2023 with EKS up to 1.32, with EKS 1.33 to 1.35, and with EKS 1.36. The last is the newest
+# Debian's kernels that stand for the kernels of nodes, as values of VM_KERNEL. Amazon Linux 2 has 5.10. Amazon Linux
+# 2023 has 6.1 with EKS up to 1.32, 6.12 with EKS 1.33 to 1.35, and 6.18 with EKS 1.36. trixie-backports has the newest
 # kernel.
 KERNELS := 5.10 6.1 6.12 6.18 trixie-backports
 # Tests that kill commands, and packages that have such tests in a VM.
 KILL    := Kill|TestEgressEnds
 KILLED  := ./unnumbered-ptp ./plugin/chain ./nl ./plugin/ipvlan ./tool/repair
-# test-kernels runs these packages, the data plane, on each kernel in QEMU. It leaves out tests that kill at the same
-# system calls as other tests, and tests that kill at calls of EC2. It also leaves out upstream's tests that give up
-# after one second.
+# test-kernels tests the packages of MATRIX, which are the data plane, on each kernel in QEMU. It leaves out the tests
+# of LONG. Some of these kill at the same system calls as other tests, or at calls of EC2. The others are upstream's
+# tests, which give up after one second.
 MATRIX  := ./e2e ./unnumbered-ptp ./nl ./plugin/ipvlan ./sim/vpcsim ./sim/kubeproxy ./nl/bpf
 SKIP    := TestRepo
 LONG    := TestKillSeveral|TestKillFurther|TestKillOne|TestJudgePortmap
@@ -55,9 +55,9 @@ PEERS   := $(CURDIR)/.cache/peers
 JUDGES  := $(CURDIR)/.cache/judges
 RUNTIME := $(CURDIR)/.cache/cri
 # Releases of containerd before and after a repair. Since this repair, containerd calls DEL for a pod whose ADD it has
-# not recorded. Only the rule judges uses these releases.
+# not recorded. Only the rule "judges" uses these releases.
 RELEASES := v1.7.30 v1.7.31 v2.1.5 v2.2.1 v2.2.2
-# The directory of CRI-O's own network tests and their programs. Only the rule judges uses it.
+# The directory of CRI-O's own network tests and their programs. Only the rule "judges" uses this directory.
 BATS    := $(RUNTIME)/bats
 SEIZERS := $(CURDIR)/.cache/seizers
 TENANTS := $(CURDIR)/.cache/tenants
@@ -65,7 +65,7 @@ ROUNDS  := 20
 BENCH   := bin/bench -bin $(CURDIR)/bin -peers $(PEERS) -conflist $(CURDIR)/conflist-examples/10-cni-ipvlan-vpc-k8s.conflist
 PACKED   = ICOUNT_FILES="$(wildcard $(addprefix $(CURDIR)/,bin/cni-* bin/noop .cache/peers/* conflist-examples/10-* conflist-examples/three-* docs/bench-icount.txt)) /usr/sbin/nft"
 GOBUILD  = go build -tags urfave_cli_no_docs -ldflags '-s -w' $(GOBUILD_FLAGS)
-# The rule files has two variables: prefix is /usr for files of a package, and OUT is the directory of the programs.
+# The rule "files" has two variables: prefix is /usr for files of a package, and OUT is the directory of the programs.
 NAME    := cni-ipvlan-vpc-k8s
 OUT     := bin
 prefix  := /usr/local
@@ -75,14 +75,14 @@ build:
 	$(GOBUILD) -o bin/ ./...
 
 # make test runs two VMs of one CPU at once, and then, without a VM, the tests that use all CPUs. The first run builds
-# user-mode Linux, which takes some minutes. There the tests take a fifth of the CPU time that they take in QEMU. With
-# VM_KERNEL, test-kernel runs that kernel in QEMU, and all other rules do not change.
+# user-mode Linux, which takes some minutes. In user-mode Linux, the tests take a fifth of the CPU time that they take
+# in QEMU. With VM_KERNEL, test-kernel runs the named kernel in QEMU, and the other rules of make test do not change.
 test test-kernel test-kubernetes test-cluster cluster: export VM_KIND := uml
 test: $(READY) $(if $(shell command -v apt-get),$(SEIZERS)/ready $(TENANTS)/built)
 	env -u VM_KERNEL go test -run 'TestRepo' . ./e2e
 	$(MAKE) -j2 --no-print-directory test-kubernetes test-kernel test-native CLUSTER_KERNEL= GOTEST='go test -p 1'
 
-# Debian packages that any test needs, installed at once. Other rules ask for their packages again, which is quick.
+# Installs all Debian packages that the tests need, at once. Other rules ask for their packages again, which is quick.
 packages:
 	$(if $(VM_KERNEL),$(VM)/setup)
 	env -u VM_KERNEL $(VM)/setup gcc libc6-dev libsqlite3-dev conmon iproute2 iputils-ping iptables nftables procps systemd dbus udev rpm shellcheck jq git gpg gpg-agent libseccomp-dev pkgconf $(AGNHOST)
@@ -111,7 +111,7 @@ test-kernels: $(READY)
 	$(MAKE) -i -s --no-print-directory test-kernel VM_KERNEL=$$k KERNEL='$(MATRIX)' TRIAL= SKIP='$(SKIP)|$(LONG)' GOTEST='go test -json' | tee .cache/kernel-$$k.json | \
 	bin/kernels -table docs/kernels.md -kernel $$k -version $$v || status=1; done; exit $$status
 
-# Kills commands at all points at which they can be killed. make test tries one point of four.
+# Kills commands at all points at which they can be killed. make test tries every fourth point.
 test-kill: export VM_KIND := uml
 test-kill: $(READY)
 	go test -timeout 4h -run '$(KILL)' -parallel 4 ./ipam ./tool -args -step 1
@@ -124,8 +124,8 @@ test-faults: export VM_KIND := uml
 test-faults: build $(PEERS)/cnitool
 	VM_RW=$(CURDIR) go test -count 1 -timeout 1h -exec $(VM)/exec -run '^(TestFaults|TestHealthy|TestConnectivity(Faults|Kill))$$' ./e2e -args -faults
 
-# Runs programs and tests of other projects that judge our programs, and writes docs/judges.md. make test runs the short
-# ones.
+# Runs programs and tests of other projects that judge our programs, and writes docs/judges.md. make test runs those
+# that take little time.
 judges: export VM_KIND := uml
 judges: $(READY) $(RELEASES:%=$(RUNTIME)/releases/%/containerd) $(BATS)/ready
 	(VM_TIMEOUT=7200 go test -json -count 1 -timeout 2h -exec $(VM)/exec -run '^(TestJudge|TestMeta|TestMultus$$)' ./e2e; \
@@ -137,7 +137,7 @@ test-kubernetes: $(CLUSTER)/e2e.test
 	$(call KUBE,test) -vet=off ./manifest
 	VM_KERNEL=$(CLUSTER_KERNEL) $(GUEST) go test -timeout 2h -short -exec $(VM)/exec ./sim/cluster
 
-# The release before this one, or the commit 200 commits ago if there is no release.
+# The last release before HEAD, or if there is no release, the commit 200 commits before HEAD.
 BEFORE = $(or $(shell git describe --tags --abbrev=0 HEAD^ 2>/dev/null),$(shell git rev-list -1 --skip=200 HEAD))
 before:
 	rm -rf .cache/before && mkdir -p .cache/before/src && git archive $(BEFORE) | tar -x -C .cache/before/src
@@ -349,8 +349,8 @@ bench-memory: build $(PEERS)/ptp
 	VM=always VM_KIND=uml $(VM)/setup
 	@mkdir -p .cache && VM=always VM_KIND=uml $(VM)/exec $(BENCH) -memory -rounds 5 >.cache/bench-memory.txt && mv .cache/bench-memory.txt docs/ && cat docs/bench-memory.txt
 
-# Measures how long an ADD waits for EC2 if no address is free, with a virtual clock. The result is compared with the
-# time of the calls that must follow each other.
+# Measures, by a virtual clock, how long an ADD waits for EC2 if no address is free. The results are beside the time of
+# the EC2 calls that must follow each other.
 cold:
 	VM_NEED=nat $(VM)/setup iptables nftables
 	VM_NEED=nat go test -count=1 -exec $(VM)/exec -run '^TestCold$$' ./sim/fleet -args -cold $(CURDIR)/docs
@@ -396,7 +396,7 @@ files:
 	install -D -m644 -t $(DESTDIR)$(prefix)/share/doc/$(NAME) LICENSE README.md conflist-examples/* $(addprefix packaging/,cloud-init.yaml alerts.yaml dashboard.json)
 	go run ./packaging/manual $(DESTDIR)$(prefix)/share
 
-# Removes the files that the rule files installs, and the directories that only this rule makes.
+# Removes the files that the rule "files" installs, and the directories that only the rule "files" makes.
 uninstall:
 	@set -e; like=$$(mktemp -d); trap 'rm -rf '$$like EXIT; $(MAKE) -s files DESTDIR=$$like; \
 	(cd $$like && find . ! -type d) | while read -r f; do rm -f "$(DESTDIR)/$$f"; done; \
@@ -416,8 +416,8 @@ release:
 changelog:
 	@packaging/release -c
 
-# Builds and packs both architectures and the image twice, and checks that the bytes are the same. It also installs them
-# into a root directory, and removes them.
+# Builds and packs both architectures and the image twice, and checks that the bytes are the same. It also installs the
+# packages and the image into a root directory, and removes them again.
 package-check:
 	CNI_TEST_PACKAGE=all go test -count=1 -run 'TestPackage|TestImage$$|TestRelease' -v ./packaging
 
