@@ -1,4 +1,4 @@
-{{/* The resources of the pools that have a name Kubernetes allows, as a YAML list of pool, resource. The default pool has no name. */}}
+{{/* A YAML list with the resource of each pool whose name Kubernetes allows. The default pool has the name "". */}}
 {{- define "cni.resources" -}}
 - {pool: "", resource: "cni-ipvlan-vpc-k8s/addresses"}
 {{- range $name, $_ := (get .Values.plugin "pools" | default dict) }}
@@ -7,7 +7,7 @@
 {{- end }}
 {{- end }}
 {{- end }}
-{{/* The pool that serves the pods of a namespace, as CEL: the most specific entry of a pool's namespaces wins, as for the plugin. */}}
+{{/* A CEL expression for the pool that serves a pod's namespace. As in the plugin, the pool with the most specific entry serves it. */}}
 {{- define "cni.served" -}}
 {{- $entries := list }}
 {{- range $name, $pool := (get .Values.plugin "pools" | default dict) }}
