@@ -47,9 +47,9 @@ type Options struct {
 	// http://169.254.169.254, or http://[fd00:ec2::254] if $AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE is IPv6.
 	MetadataURL string
 
-	// HTTP makes the requests to EC2 and to metadata. A test can answer them without a socket. If HTTP is nil, the
-	// Client uses HTTP clients of the SDK. The SDK's HTTP client for EC2 heeds $HTTPS_PROXY, $NO_PROXY and
-	// $AWS_CA_BUNDLE.
+	// HTTP makes the requests to EC2 and to metadata. With an HTTPClient of its own, a test can answer these requests
+	// without a socket. If HTTP is nil, the Client uses HTTP clients of the SDK. The SDK's HTTP client for EC2 heeds
+	// $HTTPS_PROXY, $NO_PROXY and $AWS_CA_BUNDLE.
 	HTTP HTTPClient
 
 	// Attempts is the maximum number of attempts of one call to EC2. If it is 0, the maximum is 2. The Client waits for

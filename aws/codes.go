@@ -29,9 +29,9 @@ func (m *meaning) matches(code, message string) bool {
 		})
 }
 
-// How long a node remembers a refusal. With passingTime, the cause disappears by itself. With lastingTime, an operator
-// must change something. With correctableTime, the operator can do this within seconds, for example by a change of the
-// instance role.
+// These are the times for which a node remembers a refusal. With passingTime, the cause disappears by itself. With
+// lastingTime, an operator must change something. With correctableTime, the operator can do this within seconds, for
+// example by a change of the instance role.
 const (
 	lastingTime     = 5 * time.Minute
 	correctableTime = time.Minute
@@ -88,7 +88,8 @@ var meanings = []meaning{
 	// aws/aws-k8s-tester#531 quotes a message with this text. The instance had several network cards.
 	{[]string{"InvalidParameterValue"}, "device index exceeds the maximum number of network interfaces", ErrCardFull,
 		ofAll(ScopeInstance), 0, ""},
-	// The source of the next two texts is pkg/aws/eni/node.go of cilium/cilium, which searches EC2's messages for them.
+	// The source of the next two texts is pkg/aws/eni/node.go of cilium/cilium, which searches EC2's messages for these
+	// texts.
 	{[]string{"InvalidParameterValue"}, "already has an interface attached at device index", ErrIndexTaken,
 		ofAll(ScopeCall), 0, ""},
 	{[]string{"InvalidParameterValue"}, "is not 'running'", ErrNotRunning, ofAll(ScopeInstance), 0,

@@ -47,7 +47,7 @@ func (c *Client) CreateENI(ctx context.Context, s ENISpec) (ENI, error) {
 		in.Description = &s.Description
 	}
 	if s.Token != "" {
-		in.ClientToken = &s.Token // if not set, the SDK makes a random token, and uses it for all attempts of this call
+		in.ClientToken = &s.Token // if nil, the SDK makes a random token, and uses it for all attempts of this call
 	}
 	if s.Secondary > 0 {
 		in.SecondaryPrivateIpAddressCount = new(int32(s.Secondary))

@@ -28,8 +28,8 @@ type Target struct {
 // reason. Any other error proves nothing. DryRun supports all actions that the methods of a Client call.
 //
 // Four of these actions have no parameter DryRun: AssignPrivateIpAddresses, UnassignPrivateIpAddresses,
-// AssignIpv6Addresses and UnassignIpv6Addresses (API reference). For them, DryRun sends a real request with an address
-// of the documentation ranges (RFC 5737, RFC 3849). EC2 must refuse this address. If EC2's refusal is about the
+// AssignIpv6Addresses and UnassignIpv6Addresses (API reference). For these actions, DryRun sends a real request with an
+// address of the documentation ranges (RFC 5737, RFC 3849). EC2 must refuse this address. If EC2's refusal is about the
 // address, the caller has the permission.
 func (c *Client) DryRun(ctx context.Context, action string, on Target) error {
 	addr, addr6 := []string{"192.0.2.1"}, []string{"2001:db8::1"}

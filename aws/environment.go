@@ -106,7 +106,7 @@ func (v variable) checkRegion() error {
 
 func (env Environment) metadataURL() (string, error) {
 	at, err := env.firstSet("AWS_EC2_METADATA_SERVICE_ENDPOINT").urlValue()
-	// the SDK's own metadata client also heeds $AWS_EC2_METADATA_DISABLED
+	// like the SDK's own metadata client, send no request if $AWS_EC2_METADATA_DISABLED is true
 	if off := env.firstSet("AWS_EC2_METADATA_DISABLED"); strings.EqualFold(off.value, "true") {
 		err = cmp.Or(err, off.invalidError("this program needs metadata: want false, or no such variable"))
 	}

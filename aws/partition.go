@@ -5,7 +5,7 @@ package aws
 
 import "strings"
 
-// partitions lists all AWS partitions except "aws". The field region is the beginning of the names of the partition's
+// partitions lists all AWS partitions except "aws". The field "region" is the beginning of the names of the partition's
 // regions (the SDK's partitions.json).
 var partitions = []struct{ region, partition string }{
 	{"cn-", "aws-cn"},

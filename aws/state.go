@@ -16,7 +16,7 @@ import (
 type State struct {
 	// pending, running, shutting-down, terminated, stopping or stopped; empty: EC2 does not show the instance
 	Name string
-	// if true, EC2 may keep the instance's memory when it stops the instance, and the processes continue when the
+	// if true, EC2 may keep the instance's memory when it stops the instance. The processes then continue when the
 	// instance starts again
 	Hibernates bool
 }
