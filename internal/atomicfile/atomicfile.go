@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// Replace replaces the content of a file in an open directory. The arguments data are the parts of the new content, in
-// this order. A reader sees the whole old content or the whole new content, even after a crash of the machine.
+// Replace replaces the content of a file in an open directory. The arguments "data" are the parts of the new content,
+// in this order. A reader sees the whole old content or the whole new content, even after a crash of the machine.
 //
 // Replace first writes a second file, which has a fixed name. So the caller must hold a lock that excludes other
 // callers. The next Replace overwrites a second file that a killed process has left.

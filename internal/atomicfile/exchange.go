@@ -21,7 +21,7 @@ const Old = ".old"
 // Exchange does what [Replace] does, but is faster for a large file that changes often. It keeps the replaced file, and
 // the next Exchange writes the new content into the kept file. So the kernel need not free and allocate pages.
 //
-// The argument modified is the new modification time of the file. If this time is zero, or if the file system cannot
+// The argument "modified" is the new modification time of the file. If this time is zero, or if the file system cannot
 // store it, the kernel determines the modification time.
 //
 // A process that has opened the old file still reads the whole old content: see isUnshared.
@@ -87,7 +87,7 @@ func isUnshared(fd int, st unix.Stat_t) bool {
 	return err == nil
 }
 
-// writeParts writes the parts of data, one after another, as the new content of the file. The argument size is the
+// writeParts writes the parts of data, one after another, as the new content of the file. The argument "size" is the
 // file's old size. At the end, writeParts ends this process's lease on the file.
 func writeParts(fd int, size int64, data [][]byte) error {
 	var all int64

@@ -47,7 +47,7 @@ type Codec struct {
 	cuts    []cut
 }
 
-// Write appends the JSON of a value to out, and returns the result. The argument out must not be nil.
+// Write appends the JSON of a value to out, and returns the result. The argument "out" must not be nil.
 func Write(out []byte, value func(*Codec)) ([]byte, error) {
 	c := Codec{out: out}
 	value(&c)
@@ -116,8 +116,8 @@ func (c *Codec) Each(values ...func(*Codec)) {
 	}
 }
 
-// Object describes a JSON object. The function members describes the object's members. Object writes the members in the
-// function's order. Object reads members in any order. If the text has the members in the function's order, Object
+// Object describes a JSON object. The function "members" describes the object's members. Object writes the members in
+// the function's order. Object reads members in any order. If the text has the members in the function's order, Object
 // calls the function only once, and so is faster. Object skips members that are not described.
 func (c *Codec) Object(members func()) { c.ObjectAndRest(members, nil) }
 
@@ -157,9 +157,9 @@ func (c *Codec) writeRest(rest map[string]string) {
 	}
 }
 
-// memberNames returns the names of all members that a description has, for ReadExactly. A configuration is for several
-// plugins, so most of its members are not in a description. With the names, ReadExactly skips such members without a
-// call of the description. For Read and ReadTrusted, memberNames returns nil.
+// memberNames returns the names of all members that a description has. Only ReadExactly needs these names: for Read and
+// ReadTrusted, memberNames returns nil. A configuration is for several plugins, so most of its members are not in one
+// description. With the names, ReadExactly skips such members without a call of the description.
 func (c *Codec) memberNames(members func()) []string {
 	if !c.exact || c.err != nil {
 		return nil

@@ -184,8 +184,8 @@ func OptionalTable[K comparable, V any](c *Codec, name string, m *map[K]V, keys 
 	}
 }
 
-// Within describes a member whose value is an object. The argument members is a function that describes the members of
-// that object.
+// Within describes a member whose value is an object. The argument "members" is a function that describes the members
+// of that object.
 func Within(c *Codec, name string, members func()) {
 	if c.beginMember(name) {
 		readOrWrite(c, new(struct{}), func(_ *struct{}, c *Codec) { c.Object(members) })

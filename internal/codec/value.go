@@ -158,8 +158,8 @@ func Prefix(v *netip.Prefix, c *Codec) {
 	c.out = append(b, '"')
 }
 
-// Scan reads a string, and returns the result of the function parse for this string. For an empty string, Scan returns
-// the zero value.
+// Scan reads a string, and returns the result of the function "parse" for this string. For an empty string, Scan
+// returns the zero value.
 func Scan[T any](c *Codec, parse func(string) (T, error)) (v T) {
 	var s string
 	if Text(&s, c); s == "" {

@@ -38,7 +38,7 @@ func Plain(text string) string { return escapeText(text, "") }
 func Lines(text string) string { return escapeText(text, "\n\t") }
 
 // escapeText returns a text in which escapes replace the characters that are not printable, except those in the
-// argument unescaped.
+// argument "unescaped".
 func escapeText(text, unescaped string) string {
 	if isPlain(text, unescaped) {
 		return text
@@ -67,7 +67,7 @@ func writeRune(b *strings.Builder, text string, r rune) {
 }
 
 // isPlain reports whether escapeText can return the text as it is. The text may have only printable ASCII characters,
-// and the characters in the argument unescaped. Nearly all texts are plain.
+// and the characters in the argument "unescaped". Nearly all texts are plain.
 func isPlain(text, unescaped string) bool {
 	for i := range len(text) {
 		if c := text[i]; (c < ' ' || c > '~') && strings.IndexByte(unescaped, c) < 0 {

@@ -121,7 +121,7 @@ func (r *result) failed() bool {
 	return r.action != "pass" || len(r.tests) == 0 || slices.Contains(r.tests, "fail")
 }
 
-// rewriteTable returns the text with a new row for a kernel. The argument fixed has the first cells of the row. The
+// rewriteTable returns the text with a new row for a kernel. The argument "fixed" has the first cells of the row. The
 // cells of the packages follow. If the table has no column for a package, rewriteTable adds one. rewriteTable also
 // returns an error about all packages that failed or did not run. If the text has no table, the returned text is empty.
 func rewriteTable(text string, fixed []string, results map[string]*result) (string, error) {

@@ -18,11 +18,11 @@ type Event struct {
 	Elapsed                                   float64
 }
 
-// Again is the Action of an Event that Read itself makes. A VM has died, and all tests of the package now run again. So
-// the caller must ignore the package's earlier results.
+// Again is the Action of an Event that Read itself makes. Again means that a VM has died, and that all tests of the
+// package run again. So the caller must ignore the package's earlier results.
 const Again = "again"
 
-// Read calls the function handle for each event, except for the events with output. It prints the output of tests and
+// Read calls the function "handle" for each event, except for the events with output. It prints the output of tests and
 // packages that fail. It also prints lines that are no events: make or a build has written them.
 func Read(events io.Reader, out io.Writer, handle func(Event)) error {
 	outputs := map[[2]string][]string{} // by package and test

@@ -10,8 +10,8 @@
 //		Max int `json:"max"`
 //	}
 //
-// For the directive //codec:describe, gen generates a method describe, which describes an object with the fields as
-// members, in their order. For //codec:members, gen generates a method members, which describes these members without
+// For the directive //codec:describe, gen generates a method "describe", which describes an object with the fields as
+// members, in their order. For //codec:members, gen generates a method "members", which describes these members without
 // the object around them. Use //codec:members for a type that other types embed. With the word "exported" after
 // "describe" or "members", the method's name begins with a capital letter.
 //
@@ -19,8 +19,8 @@
 // codec:"plugin.DNS". Or the tag names a function for the whole member: codec:"member indexed.Addrs". If a type embeds
 // a type of another module, the tag of the embedded field must name the function that describes the members.
 //
-// If a directive ends with the word "kept", gen also generates the methods same and clone. Package indexed uses same
-// and clone to find the values of the registry that a process has changed.
+// If a directive ends with the word "kept", gen also generates the methods "same" and "clone". Package indexed uses
+// these methods to find the values of the registry that a process has changed.
 package main
 
 import (
@@ -66,7 +66,7 @@ type describedType struct {
 	kept                   bool
 }
 
-// A packageSource is what gen knows about a package.
+// A packageSource has the parts of a package that gen needs.
 type packageSource struct {
 	name    string
 	types   map[string]*describedType
@@ -193,8 +193,8 @@ func (s *packageSource) writeMethods(b *strings.Builder, d *describedType) error
 	return nil
 }
 
-// sameAndCloneFormat is the format of the methods same and clone. It has four arguments: the receiver, the type, the
-// result of same, and the statements of clone.
+// sameAndCloneFormat is the format of the methods "same" and "clone". It has four arguments: the receiver, the type,
+// the result of "same", and the statements of "clone".
 const sameAndCloneFormat = `
 // same compares all fields.
 func (%[1]s *%[2]s) same(other *%[2]s) bool {
@@ -208,7 +208,7 @@ func (%[1]s *%[2]s) clone() *%[2]s {
 }
 `
 
-// writeSameAndClone writes the source text of the methods same and clone of a type.
+// writeSameAndClone writes the source text of a type's methods "same" and "clone".
 func (d *describedType) writeSameAndClone(b *strings.Builder) {
 	var same, clones []string
 	for _, f := range d.fields.Fields.List {
