@@ -31,7 +31,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Paths in an image. The image runs the tool with the command install. The "args" of a Kubernetes container replace
+// Paths in an image. The image runs the tool with the command "install". The "args" of a Kubernetes container replace
 // this command.
 const (
 	tool = "/usr/bin/cni-tool"
