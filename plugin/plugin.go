@@ -219,7 +219,7 @@ func (e *execution[C]) answerCall(
 	return waited, encode(c.verb, err)
 }
 
-// graceEnd returns a channel that is closed after ctx has ended and the time grace has passed.
+// graceEnd returns a channel. The channel is closed when the time "grace" has passed after the end of ctx.
 func graceEnd(ctx context.Context) <-chan struct{} {
 	late := make(chan struct{})
 	context.AfterFunc(ctx, func() { time.AfterFunc(grace, func() { close(late) }) })

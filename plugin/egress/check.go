@@ -33,7 +33,8 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 		if err != nil || p == nil {
 			return err
 		}
-		// The pod's routes may have changed since the ADD. So ignore the throw routes that the ADD made for them.
+		// The pod's routes may have changed since the ADD. So ignore the throw routes that the ADD made for the earlier
+		// routes.
 		p.routes = nil
 		w, err := p.wiring(r, role)
 		if err != nil {
@@ -46,7 +47,7 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 	})
 }
 
-// isSealed reports whether the kernel's nftables table was made from the same configuration as the wiring w.
+// isSealed reports whether the pod's nftables table in the kernel was made from the same configuration as the wiring w.
 func isSealed(w nl.Wiring) bool {
 	return slices.ContainsFunc(w, func(s nl.Step) bool {
 		t, is := s.Object.(nl.Table)
@@ -123,7 +124,8 @@ func podFromKernel(ns *nl.NS, name string) (*pod, error) {
 	return p, err
 }
 
-// tableRoles reports whether a pod has a router's nftables table, and whether it has a client's.
+// tableRoles reports whether a pod has the nftables table of a router, and whether it has the nftables table of a
+// client.
 func (p *pod) tableRoles() (router, client bool) {
 	has := func(c nl.Chain) bool {
 		return nl.Table{Family: "inet", Name: Table, Chains: []nl.Chain{c}}.Intact(p.ns) == nil

@@ -151,9 +151,9 @@ func gatewayPrefixes(f nl.Family, all []Egress) (gws []netip.Prefix) {
 // destination of the tunnel.
 //
 // A connection that leaves through the tunnel also gets the mark. From the tunnel, the pod accepts only answers of
-// marked connections, and ICMP errors about them. Without this rule, any program that can send UDP to the pod could
-// send packets with a forged source to the pod. For example, this program could answer like the pod's DNS server, or
-// lower the path MTU of the pod's other connections.
+// marked connections, and ICMP errors about these connections. Without this rule, any program that can send UDP to the
+// pod could send packets with a forged source to the pod. For example, this program could answer like the pod's DNS
+// server, or lower the path MTU of the pod's other connections.
 //
 // The destinations may change while the pod runs, see renew.go. A TCP connection that has begun outside of the tunnel
 // stays outside, because its source address must stay the same. A TCP connection that has begun through the tunnel ends
@@ -204,8 +204,8 @@ func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 }
 
 // onlyInUDP returns the rules that drop IP-in-IP packets without UDP. The tunnel's link would accept such packets. The
-// tunnel's own packets still have their UDP header at these rules. If sources returns CIDRs, the rules also drop
-// packets to the tunnel's UDP port whose source is in none of these CIDRs.
+// tunnel's own packets still have their UDP header at these rules. If the function "sources" returns CIDRs, the rules
+// also drop packets to the tunnel's UDP port whose source is in none of these CIDRs.
 func (p *pod) onlyInUDP(families []nl.Family, sources func(nl.Family) []netip.Prefix) []nl.NFRule {
 	rules := []nl.NFRule{refuseRule(nl.L4Proto("4")), refuseRule(nl.L4Proto("41"))}
 	for _, f := range families {

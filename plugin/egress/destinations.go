@@ -90,8 +90,8 @@ func (e Egress) sparedPrefixes(f nl.Family, podRoutes []netip.Prefix, gateways [
 	return all
 }
 
-// A layer is a list of prefixes. A router forwards packets to all of them, or to none of them. If a prefix contains a
-// longer prefix for which the router decides differently, the longer prefix is in an earlier layer.
+// A layer is a list of prefixes. A router forwards packets to all prefixes of a layer, or to none. If a prefix contains
+// a longer prefix for which the router decides differently, the longer prefix is in an earlier layer.
 type layer struct {
 	pass bool
 	to   []netip.Prefix

@@ -23,8 +23,8 @@ import (
 //
 // Other plugins made the slave and the pair, and their DELs accept that these links are gone. CNI_NETNS, the path of
 // the namespace in the DEL, may now lead to another pod's namespace. The other pod's namespace has links of the other
-// pod's first attachment. It has no link whose group is the value of the argument group. So endEgress does nothing in
-// the other pod's namespace.
+// pod's first attachment. It has no link whose group is equal to the argument "group". So endEgress does nothing in the
+// other pod's namespace.
 func endEgress(ns *nl.NS, name string, group uint32) error {
 	links, err := ns.Links()
 	if err != nil {

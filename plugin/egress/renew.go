@@ -21,12 +21,12 @@ import (
 // At each moment, even after a kill, a packet takes either the path of the earlier configuration or the path of the
 // present one. The order of the steps ensures this:
 //
-//   - First come links, rules and ports that the pod lacks, for example those for IPv6 if the egress had no IPv6
-//     gateway before.
-//   - Then come new and changed routes, the longest prefix first, each route in a request of its own. So an address has
-//     its old path until it has its own new route.
-//   - The table of netfilter is replaced in one transaction. Its seal shows which configuration the pod has.
-//   - Last, superfluous routes are deleted, the shortest prefix first. So an address has its old path until the last
+//   - First, the renewal adds links, rules and ports that the pod lacks, for example those for IPv6 if the egress had
+//     no IPv6 gateway before.
+//   - Then it adds new and changed routes, the longest prefix first, each route in a request of its own. So an address
+//     has its old path until it has its own new route.
+//   - Then it replaces the nftables table in one transaction. Its seal shows which configuration the pod has.
+//   - Last, it deletes superfluous routes, the shortest prefix first. So an address has its old path until the last
 //     superfluous route to it is gone.
 //
 // A router's routes do not depend on the configuration: only its nftables table changes.
@@ -120,8 +120,8 @@ func (p *pod) kernelRole() string {
 	return s.Role
 }
 
-// checkSamePod compares what the kernel shows of the pod (shown) with the pod of the request. It returns an error about
-// a difference that a renewal cannot remove. If a link of the pod is lost, it also returns an error, because the routes
+// checkSamePod compares the pod as the kernel shows it (shown) with the pod of the request. It returns an error about a
+// difference that a renewal cannot remove. If a link of the pod is lost, it also returns an error, because the routes
 // of this link are unknown.
 func (p *pod) checkSamePod(shown *pod, r *plugin.Request[Config]) error {
 	if len(shown.addrs) > 0 && shown.group != p.group {
@@ -198,8 +198,8 @@ func (x *Renewal) wantedState(t nl.Tunnel) nl.Up {
 	return nl.Up{Dev: t.Name, MTU: t.MTU}
 }
 
-// isUnfinished reports whether the pod may lack an object of a family. The UDP port is added last. So if it is missing,
-// the pod did not have the family before, or a renewal was killed.
+// isUnfinished reports whether the pod may lack an object of a family. The UDP port is added last. So if this port is
+// missing, the pod did not have the family before, or a renewal was killed.
 func (p *pod) isUnfinished(f nl.Family, shown *pod) bool {
 	port := nl.FOU{Local: p.addr(f), Port: p.port}
 	return !slices.Contains(shown.addrs, port.Local) || isAbsent(nl.Step{NS: p.ns, Object: port})

@@ -177,8 +177,8 @@ func (p *pod) clientCIDRs(f nl.Family, clients []netip.Prefix) []netip.Prefix {
 
 // snatRules returns the rules that make the router's address the source of packets from the tunnel. For TCP and UDP,
 // the new source ports are lower than the ports of the service loop. No socket of the router has a port of the service
-// loop. To the programs of a [nl.Splice], an answer at such a port would look like an answer to a packet of the service
-// loop.
+// loop. So to the programs of a [nl.Splice], an answer at such a port would look like an answer to a packet of the
+// service loop.
 func (p *pod) snatRules(f nl.Family) (rules []nl.NFRule) {
 	in, a := nl.IIFName(anyLink), p.addr(f)
 	for _, proto := range []string{"tcp", "udp"} {

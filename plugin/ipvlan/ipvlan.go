@@ -17,7 +17,7 @@
 // prevResult.
 //
 // The invariant: after an ADD, the pod has all interfaces of the ADD, and each is complete. If the ADD fails, the pod
-// has no part of them.
+// has no part of these interfaces.
 package ipvlan
 
 //go:generate go run ../../internal/codec/gen
@@ -92,8 +92,8 @@ func connect(
 					"pods keeps its MTU",
 				"mtu: %d: the MTU of %s is only %d", s.link.MTU, s.link.Master, m.MTU)
 		}
-		// A slave has the MAC address and the MTU of its master. So do not ask the kernel, whose answer could be lost
-		// (nl.ErrUnanswered).
+		// A slave has the MAC address and the MTU of its master. So do not ask the kernel for these values, because its
+		// answer could be lost (nl.ErrUnanswered).
 		links[i] = nl.Link{Name: s.link.Name, MAC: m.MAC, MTU: cmp.Or(s.link.MTU, m.MTU)}
 	}
 	w := wiring(slaves, r.Prev, node, pod)

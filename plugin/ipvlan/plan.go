@@ -105,7 +105,7 @@ func mastersOf(r *plugin.Request[Config], asked []nic.Request) ([]master, error)
 }
 
 // checkAgreement returns an error if this plugin and the ipam plugin disagree about the interfaces for which the pod
-// gets a whole ENI. This happens if the runtime does not pass the same annotations to both.
+// gets a whole ENI. This happens if the runtime does not pass the same annotations to both plugins.
 func checkAgreement(asked []nic.Request, masters []master) error {
 	for i, m := range masters {
 		if asksExclusive(asked, i) != (m.mac != "") {

@@ -109,8 +109,8 @@ func prefixes(ips []*types100.IPConfig) []netip.Prefix {
 	return all
 }
 
-// resultRoutes returns the routes of a result, each once. All use the link dev. The routes to the subnets of addrs are
-// left out, because the kernel adds them with the addresses.
+// resultRoutes returns the routes of a result, each once. All these routes use the link "dev". The routes to the
+// subnets of addrs are left out, because the kernel adds them with the addresses.
 func resultRoutes(prev *types100.Result, addrs []netip.Prefix, dev string) []nl.Route {
 	var all []nl.Route
 	for _, r := range prev.Routes {

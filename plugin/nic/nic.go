@@ -5,7 +5,7 @@
 // security groups, or an ENI. Package ipam/lease decides which requests are permitted.
 //
 // There are two kinds of requests. A pod asks by an annotation, [Annotation], for all interfaces of one ADD. The caller
-// of the plugin, such as Multus, asks for the one interface of an ADD. It writes this request into the configuration,
+// of the plugin, such as Multus, asks for the only interface of an ADD. It writes this request into the configuration,
 // as CNI's conventions say: with the capabilities ips and deviceID, or with args.cni.
 package nic
 
@@ -187,7 +187,7 @@ func (b earlierRequests) addRequest(r Request, i int) error {
 	return err
 }
 
-// callerRequest returns the request that the capabilities and args.cni make for the one interface of an ADD.
+// callerRequest returns the request that the capabilities and args.cni make for the only interface of an ADD.
 func (a *Asked) callerRequest() (Request, error) {
 	c := &a.RuntimeConfig
 	if c.MAC != "" {
@@ -224,8 +224,9 @@ func (a *Asked) callerRequest() (Request, error) {
 	return r, nil
 }
 
-// argsRequest reads args.cni. args.cni has the keys of a [Request], and the keys ips and labels of CNI's conventions.
-// args.cni must not have the key name, because CNI_IFNAME gives the name of the link. This plugin ignores labels.
+// argsRequest reads args.cni. args.cni has the keys of a [Request], and the keys "ips" and "labels" of CNI's
+// conventions. args.cni must not have the key "name", because CNI_IFNAME gives the name of the link. This plugin
+// ignores the key "labels".
 func (a *Asked) argsRequest() (r Request, err error) {
 	if len(a.Args.CNI) == 0 || string(a.Args.CNI) == "null" {
 		return r, nil
@@ -332,7 +333,7 @@ func quotedTexts(texts []string) string {
 }
 
 // fieldFor returns a pointer to the field for a key of a request, and the name of the JSON type of its value. For an
-// unknown key, into is nil. It uses no map: every command would have to make the map when it starts.
+// unknown key, the pointer is nil. fieldFor uses no map: every command would have to make the map when it starts.
 func (o *jsonRequest) fieldFor(key string) (into any, kind string) {
 	switch key {
 	case "name":

@@ -151,7 +151,7 @@ func (m *Mistakes) Between(key string, n *int, fallback, minimum, maximum int) i
 	return *n
 }
 
-// MTU checks the key mtu. In the message about a mistake, zeroMeaning says what "mtu": 0 means.
+// MTU checks the key "mtu". In the message about a mistake, zeroMeaning says what "mtu": 0 means.
 func (m *Mistakes) MTU(n, minimum int, zeroMeaning string) {
 	const most = 65535
 	if n != 0 && (n < minimum || n > most) {
