@@ -105,7 +105,7 @@ func (c *cloud) findLeftovers(ctx context.Context, run string, m *madeObjects) (
 	return r, nil
 }
 
-// addMade adds the instances and the security group that the run has made, if EC2 has not shown them.
+// addMade adds the run's instances and the run's security group, except those that EC2 has already shown.
 func (r *leftovers) addMade(m *madeObjects) {
 	for _, n := range m.nodes {
 		if !slices.ContainsFunc(r.instances, func(i types.Instance) bool { return *i.InstanceId == n.id }) {

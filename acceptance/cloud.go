@@ -58,8 +58,8 @@ func openCloud(ctx context.Context, o options) (*cloud, error) {
 	return all, all.setEnvironment()
 }
 
-// setEnvironment puts the credentials and the region into the environment, the only place where the suite's own client
-// (package aws) looks.
+// setEnvironment puts the credentials and the region into the environment, because the suite's own client (package aws)
+// finds them only there.
 func (c *cloud) setEnvironment() error {
 	// With this variable, the suite's client would make no requests to metadata.
 	err := os.Unsetenv("AWS_EC2_METADATA_DISABLED")

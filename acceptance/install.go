@@ -27,7 +27,7 @@ const (
 
 const conflistName = "10-cni-ipvlan-vpc-k8s.conflist"
 
-// install copies the files of the container image to an instance, and runs the tool's command install there. Then it
+// install copies the files of the container image to an instance, and runs the tool's command "install" there. Then it
 // starts the program cni-acceptance-ends on the instance (see package ends).
 func (n *node) install(ctx context.Context, o options, conflist []byte, session sdk.Credentials, c *cloud) error {
 	if err := n.shell.putTree(o.root, rootDir); err != nil {
@@ -59,9 +59,10 @@ func (n *node) install(ctx context.Context, o options, conflist []byte, session 
 	return n.ends.call("Start", s, &done)
 }
 
-// conflist returns the network configuration for the instances. It changes the file's configuration: the ENIs for pods
-// have the security group and the tag of the run, and may be in all subnets that the VPC has in the zone. Pods cannot
-// reach metadata. reuseIPWait is 0, so a pod may get an address as soon as the last lease of the address has ended.
+// conflist returns the network configuration for the instances. It changes the configuration in the file: the ENIs for
+// pods have the security group and the tag of the run, and may be in all subnets that the VPC has in the zone. Pods
+// cannot reach metadata. reuseIPWait is 0, so a pod may get an address as soon as the last lease of the address has
+// ended.
 func (p plan) conflist(file, group string) ([]byte, error) {
 	return paths.EditConflist(file, func(ours map[string]any) error {
 		if ours["type"] != "cni-ipvlan-vpc-k8s" {

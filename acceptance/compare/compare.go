@@ -11,7 +11,7 @@
 //
 // IDs, addresses and times always differ. So the comparison replaces them by their form, for example by "an ID eni-" or
 // "an IPv4 address". Some IDs have a counterpart in the other EC2, for example the ID of the new ENI. The comparison
-// replaces both IDs by the same name.
+// replaces such an ID and its counterpart by the same name.
 //
 // A field differs in kind if one side lacks the field, or if the forms differ. The comparison fails if the suite reads
 // a field that differs in kind, because tests with the simulator could then pass although the suite fails on EC2. To
@@ -149,7 +149,7 @@ func (t *tableBuilder) addStep(s step, real, sim *side) {
 }
 
 // addRow adds a row if the table has no equal row. The comparison of rows ignores Step and Read, and the indices in
-// Field. If one of the equal rows has Read, the row in the table has it, too.
+// Field. If Read is true in one of the equal rows, Read is true in the table's row.
 func (t *tableBuilder) addRow(r Row) {
 	key := r
 	key.Step, key.Read = "", false

@@ -19,8 +19,8 @@ import (
 // statusField is the name of a field that stands for the HTTP status of an answer.
 const statusField = "(HTTP status)"
 
-// messageField is the path of the message in an error of EC2. Two messages never differ in kind, because only people
-// read messages. outcome.meaning distinguishes the errors.
+// messageField is the path of the message in an error of EC2. For the comparison, two messages never differ in kind,
+// because only people read messages. outcome.meaning distinguishes the errors.
 const messageField = "Errors.Error.Message"
 
 // ignoredFields are fields whose values differ in each answer.
@@ -107,7 +107,7 @@ func parseXML(document []byte) (*element, error) {
 	}
 }
 
-// forEachText calls the function add for each text in the element e, with the text and the path of the text.
+// forEachText calls the function "add" once for each text in the element e: with the path of the text, and the text.
 func (e *element) forEachText(path string, n names, add func(path, text string)) {
 	counts, seen := map[string]int{}, map[string]int{}
 	for _, c := range e.children {

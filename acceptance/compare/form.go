@@ -16,7 +16,7 @@ import (
 // for example IDs. A missing field has the zero form.
 type form struct {
 	shown string // what the table shows: the text, with names or descriptions in place of IDs, addresses and times
-	kind  string // what the text is, for example "a number"; for an unknown sort of text, the value of shown
+	kind  string // what the text is, for example "a number"; for an unknown sort of text, the same as "shown"
 }
 
 // names has a name for each known text of one side, for example for the ID of the new ENI. The name is the same on both

@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// A step makes one call on each side. The function in the field do makes the call, with the suite's client. A probe
-// calls this function again with recorded answers, so this function must not change the side.
+// A step makes one call on each side. The function in the field "do" makes the call, with the suite's client. A probe
+// calls this function again with recorded answers, so the function must not change the side.
 type step struct {
 	name       string
 	do         func(context.Context, *side, *aws.Client) (any, error)
