@@ -24,7 +24,7 @@ type chain struct {
 	path []string // directories of the plugins
 }
 
-// The names of the chains that the code names outside candidates.
+// The names of the chains to which code outside of the function candidates refers.
 const (
 	ours         = "ours"
 	byVeth       = "ours, dataPath veth"
@@ -40,8 +40,8 @@ type candidate struct {
 }
 
 // candidates returns the chains to measure. Three arguments are our conflists: own has the data path ipvlan, routed has
-// the data path veth, and chained has three plugins. The argument dir is the directory of the node in which host-local
-// stores which addresses are in use.
+// the data path veth, and chained has three plugins. The argument "dir" is the node's directory in which host-local
+// stores the used addresses.
 func candidates(own, routed, chained, dir string) []candidate {
 	ptp := func(masq string) string {
 		return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "ptp", "plugins": [{"type": "ptp", %s "ipam":

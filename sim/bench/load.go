@@ -28,7 +28,7 @@ var loads = []load{
 	{"bulk", "128 KiB one way", 60, measureStream},
 }
 
-// loadPort is the port on which serve listens.
+// loadPort is the port on which the function "serve" listens.
 const loadPort = 5001
 
 // The first byte from a client tells the server what to do with all later bytes: send them back (echo), or only read

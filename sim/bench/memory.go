@@ -79,9 +79,9 @@ type footprint struct {
 	// The sums over the processes of one ADD: peak resident sets, and anonymous memory (Go's heap, stacks and
 	// variables).
 	peak, anonymous int
-	// Of kubeletPods ADDs at once: peaks is the sum of the peak resident sets, and group is the peak memory of a
-	// control group with all processes. A page that several processes share counts once for each process in peaks, and
-	// once in group.
+	// Of kubeletPods ADDs at once: "peaks" is the sum of the peak resident sets, and "group" is the peak memory of a
+	// control group with all processes. A page that several processes share counts once for each process in "peaks",
+	// and once in "group".
 	peaks, group int
 }
 

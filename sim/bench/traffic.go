@@ -43,7 +43,7 @@ var routes = []route{
 	{"Service, same node", true, func(*pair) netip.AddrPort { return netip.AddrPortFrom(clusterIP, clusterPort+1) }},
 }
 
-// A flow is one load on one route of one layout. costs has the average cost of an operation in each round.
+// A flow is one load on one route of one layout. The field "costs" has the average cost of an operation in each round.
 type flow struct {
 	pair  *pair
 	route route

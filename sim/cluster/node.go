@@ -197,8 +197,8 @@ func (n *Node) installPlugins(dirs map[string]string) error {
 	return errors.Join(errs...)
 }
 
-// ImportLayout imports the images of an OCI layout, which is a directory. The names of the images begin with name (ctr
-// image import --base-name).
+// ImportLayout imports the images of an OCI layout, which is a directory. The names of the images begin with the
+// argument "name" (ctr image import --base-name).
 func (n *Node) ImportLayout(ctx context.Context, dir, name string) error {
 	tar := exec.CommandContext(ctx, "tar", "-C", dir, "-c", ".")
 	archive, err := tar.StdoutPipe()

@@ -19,9 +19,9 @@ type clock struct {
 const maxSkew = 5 * time.Minute
 
 // SetClock sets EC2's clock ahead of the machine's clock, or behind the machine's clock if ahead is negative. EC2 then
-// refuses each request whose signature has a time that is wrong by more than five minutes. The argument code is the
-// code of the error. The Date header of each answer has EC2's time. If the argument code is empty, EC2 uses the
-// machine's clock, and accepts all times.
+// refuses each request whose signature has a time that is wrong by more than five minutes. The argument "code" is the
+// code of the error. The Date header of each answer has EC2's time. If "code" is empty, EC2 uses the machine's clock,
+// and accepts all times.
 func (s *Sim) SetClock(ahead time.Duration, code string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

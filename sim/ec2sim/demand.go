@@ -84,8 +84,8 @@ func (h holding) slots() int { return len(h.addrs) + len(h.prefixes) }
 // blocks returns all addresses and prefixes as blocks. An address becomes a block of one address (see pool).
 func (h holding) blocks() []netip.Prefix { return append(singleBlocks(h.addrs), h.prefixes...) }
 
-// checkHold refuses a demand that exceeds the ENI's limit. The argument slots is the number of addresses and prefixes
-// that the ENI would have with the demand. The argument most holds the limit. checkHold also refuses prefixes on a type
+// checkHold refuses a demand that exceeds the ENI's limit. The argument "slots" is the number of addresses and prefixes
+// that the ENI would have with the demand. The argument "most" is the limit. checkHold also refuses prefixes on a type
 // without prefixes, and every demand for an EFA-only ENI.
 func (e *eni) checkHold(slots, most int, d demand) error {
 	switch {

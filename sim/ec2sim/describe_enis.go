@@ -181,7 +181,7 @@ func (s *Sim) association(public netip.Addr) *association {
 	return &association{PublicIP: public, IPOwnerID: "amazon"}
 }
 
-// status returns the status of the ENI, not of its attachment (API: DescribeNetworkInterfaces, the filter status).
+// status returns the status of the ENI, not of its attachment (API: DescribeNetworkInterfaces, the filter "status").
 func (e *eni) status() string {
 	if e.attachment != nil {
 		return "in-use"

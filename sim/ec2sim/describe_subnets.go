@@ -40,7 +40,7 @@ type describeSubnetsOutput struct {
 	NextToken string          `xml:"nextToken,omitempty"`
 }
 
-// A subnetView is a subnet as DescribeSubnets shows it. If there is a lag, the field free can have an old value.
+// A subnetView is a subnet as DescribeSubnets shows it. If there is a lag, the field "free" can have an old value.
 type subnetView struct {
 	*subnet
 	free int

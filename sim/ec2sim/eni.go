@@ -233,7 +233,8 @@ func (e *eni) snapshot() ENI {
 	return v
 }
 
-// enisOf returns the enis of an instance: the boot ENI, then the others by card and device index.
+// enisOf returns the enis of an instance: first the boot ENI, and then the others in the order of cards and device
+// indices.
 func (s *Sim) enisOf(i *Instance) []*eni {
 	var enis []*eni
 	for _, e := range s.enis {

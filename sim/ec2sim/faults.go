@@ -90,9 +90,9 @@ func mustHaveAction(action string) {
 }
 
 // Lose makes EC2 lose its answers to the next n successful calls of the action. EC2 carries out such a call, and closes
-// the connection without an answer. If n is negative, EC2 loses the answers to all calls from now on. If n is 0, it
-// loses none. To close the connection, ServeHTTP panics with [http.ErrAbortHandler]. A server of net/http recovers this
-// panic, but a caller that calls ServeHTTP directly must recover it.
+// the connection without an answer. If n is negative, EC2 loses the answers to all calls from now on. If n is 0, EC2
+// loses no answer. To close the connection, ServeHTTP panics with [http.ErrAbortHandler]. A server of net/http recovers
+// this panic, but a caller that calls ServeHTTP directly must recover it.
 func (s *Sim) Lose(action string, n int) {
 	mustHaveAction(action)
 	s.mu.Lock()

@@ -27,8 +27,8 @@ const (
 	maxTTL      = 21600
 )
 
-// A view is the list of ENIs that the instance's metadata shows. The field since is the time from which metadata shows
-// this list.
+// A view is the list of ENIs that the instance's metadata shows. The field "since" is the time from which metadata
+// shows this list.
 type view struct {
 	since time.Time
 	enis  []ENI

@@ -25,7 +25,7 @@ type Instance struct {
 	role         string
 	tags         map[string]string
 	launched     time.Time
-	launch       launch    // if a test called the method RunInstance, only the field reservation is set
+	launch       launch    // if a test called the method RunInstance, only the field "reservation" is set
 	pendingUntil time.Time // the end of the state "pending"
 	shuttingDown bool      // sim.mu guards this field and the next five
 	terminated   bool
@@ -210,7 +210,8 @@ func (s *Sim) runningInstance(id string) (*Instance, error) {
 	return i, nil
 }
 
-// ENIs returns the instance's network interfaces: the boot ENI, then the others by network card and device index.
+// ENIs returns the instance's network interfaces: first the boot ENI, and then the others in the order of network cards
+// and device indices.
 func (i *Instance) ENIs() []ENI {
 	i.sim.mu.Lock()
 	defer i.sim.mu.Unlock()

@@ -41,7 +41,7 @@ type lagging struct {
 	shown   int      // the number of the latest moment that an answer has shown; the first moment has the number 0
 }
 
-// A moment is a state of EC2 that Describe actions can show. The field since is the time when the state began.
+// A moment is a state of EC2 that Describe actions can show. The field "since" is the time when the state began.
 type moment struct {
 	since  time.Time
 	enis   map[string]*eni   // if there is a lag, these are copies that never change

@@ -34,7 +34,7 @@ func Latency(action string) time.Duration {
 }
 
 // DelayAsEC2 delays the answer to each Describe action, and to each action that changes ENIs. The delay is the
-// [Latency] of the action. The function stop ends the delays.
+// [Latency] of the action. The function "stop" ends the delays.
 func (s *Sim) DelayAsEC2() (stop func()) {
 	each := func(of func(action string) time.Duration) {
 		for action := range actions {

@@ -17,7 +17,7 @@ type Lie struct {
 	// Returns the ENIs that the service shows instead of the current ENIs. The argument atStart has the ENIs that the
 	// service showed when the lie began.
 	showENIs func(atStart, current []ENI) []ENI
-	// Returns the value that the service shows for a key of the ENI. The argument value holds the true value. If the
+	// Returns the value that the service shows for a key of the ENI. The argument "value" is the true value. If the
 	// function returns "", the service does not show the key.
 	showKey func(name, value string) string
 	failure int  // the HTTP status of all answers; 0: the service does not fail

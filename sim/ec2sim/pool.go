@@ -12,7 +12,7 @@ import (
 // delegated prefix. As in EC2, a pool can have free addresses, but no free block for a prefix. EC2 reserves the first
 // four addresses and the last address (VPC Guide: "Subnet CIDR blocks").
 type pool interface {
-	// Takes free blocks, or none. The argument bits is the prefix length of each block, and count is the number of
+	// Takes free blocks, or none. The argument "bits" is the prefix length of each block, and "count" is the number of
 	// blocks.
 	takeAny(bits, count int) (blocks []netip.Prefix, ok bool)
 	// Takes all of these blocks. If a block is in use, it takes none of the blocks, and returns the used block.

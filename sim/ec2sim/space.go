@@ -91,8 +91,8 @@ func (sp *space) checkAddrs(wanted []netip.Addr) error {
 	return nil
 }
 
-// takeAny takes free single addresses of EC2's choice. The argument count is their number. If too few are free, takeAny
-// takes none.
+// takeAny takes free single addresses of EC2's choice. The argument "count" is their number. If too few are free,
+// takeAny takes none.
 func (sp *space) takeAny(count int) ([]netip.Addr, error) {
 	blocks, ok := sp.pool.takeAny(sp.cidr.Addr().BitLen(), count)
 	if !ok {

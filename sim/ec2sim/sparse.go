@@ -49,7 +49,7 @@ func (p *sparse) takeAny(bits, count int) ([]netip.Prefix, bool) {
 	return blocks, true
 }
 
-// nextFree returns the next free block. The argument bits is the prefix length of the block. After the last prefix,
+// nextFree returns the next free block. The argument "bits" is the prefix length of the block. After the last prefix,
 // nextFree starts again with the first. It tries each single address only once, because no simulation uses all
 // addresses of a subnet.
 func (p *sparse) nextFree(bits int) (netip.Prefix, bool) {

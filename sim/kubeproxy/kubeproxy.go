@@ -56,7 +56,7 @@ var Modes = []Mode{IPTables, NFTables}
 // scenario. It loads the rules of a family only if the scenario's Node has an address of this family. Load also sets
 // the sysctls that kube-proxy sets on a node (testdata/*/sysctls), and empties the connection tracker.
 //
-// The function unload removes the rules, and empties the connection tracker. Like kube-proxy, it does not reset the
+// The function "unload" removes the rules, and empties the connection tracker. Like kube-proxy, it does not reset the
 // sysctls. Call unload before the next Load, because Load does not check whether the namespace already has rules.
 func Load(n *nl.NS, m Mode, s Scenario) (unload func() error, err error) {
 	var on, off []command

@@ -54,7 +54,7 @@ func jumpsFirst(save string) string {
 }
 
 // removal converts the output of iptables-save to input for iptables-restore that deletes kube-proxy's jumps and
-// chains. A line ":CHAIN" makes iptables-restore empty the chain first.
+// chains. At a line ":CHAIN", iptables-restore first empties the chain.
 func removal(save string) string {
 	var b, chains strings.Builder
 	for line := range strings.Lines(save) {

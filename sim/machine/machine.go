@@ -214,8 +214,8 @@ func Output(machine string, c *exec.Cmd) (string, error) {
 	return stdout.String(), nil
 }
 
-// Keep starts a program, and starts it again whenever it ends, as systemd does with Restart=always. The argument log is
-// the path of the file to which Keep appends the program's output. When the machine goes off or reboots, the program
+// Keep starts a program, and starts it again whenever it ends, as systemd does with Restart=always. The argument "log"
+// is the path of the file to which Keep appends the program's output. When the machine goes off or reboots, the program
 // ends, and Keep does not start it again.
 func (m *Machine) Keep(log string, name string, args ...string) error {
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)

@@ -30,11 +30,11 @@ func InstallUnits(root, dir, timer string) error {
 
 // Watch starts the path unit NAME.path of the machine, as "systemctl start" does. It also starts the path units that
 // the key Wants= of this unit lists. The key PathExists= names a file. While this file exists, Watch runs the commands
-// of NAME.service again and again. The argument logs is the directory in which Watch appends the commands' output to
+// of NAME.service again and again. The argument "logs" is the directory in which Watch appends the commands' output to
 // the file MACHINE-NAME.service.log.
 //
 // Watch returns at once. The path units stay active until the machine goes off or reboots, or until the caller calls
-// stop. The function stop waits for the end of a running command.
+// stop. The function "stop" waits for the end of a running command.
 func (m *Machine) Watch(logs, unit string) (stop func(), err error) {
 	path, err := m.readUnit(unit)
 	if err != nil {

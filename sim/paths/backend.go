@@ -15,7 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// The probes of Services. The probes in refusals check that a call is refused. The other probes check that a backend
+// The probes of Services. The probes in "refusals" check that a call is refused. The other probes check that a backend
 // gets the call.
 var (
 	calls = []Probe{
@@ -96,7 +96,7 @@ func (e End) answerers() []*vpcsim.Namespace {
 	return e.backends
 }
 
-// countCalled returns how many backends have received a connection or a datagram from send.
+// countCalled returns how many backends have received a connection or a datagram from the function "send".
 func (e End) countCalled(send func() error) (count int, err error) {
 	before := make([]int, len(e.backends))
 	for i, b := range e.backends {

@@ -21,7 +21,7 @@ func ReadConflist(file, dataPath string) ([]byte, error) {
 	})
 }
 
-// EditConflist reads a conflist from a file, and calls edit to change the keys of the first plugin.
+// EditConflist reads a conflist from a file, and calls the function "edit" to change the keys of the first plugin.
 func EditConflist(file string, edit func(plugin map[string]any) error) ([]byte, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

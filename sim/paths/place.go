@@ -90,10 +90,10 @@ func newEnd(n *vpcsim.Namespace, a, outside netip.Addr) End {
 	return End{Namespace: n, Addr: netip.AddrPortFrom(a, Port), Outside: outside}
 }
 
-// PodOn returns the place of a pod. node is the number of the pod's node, and number is the pod's number on the pod's
-// ENI. node and number count from 0. index is the device index of the ENI. The internet sees IPv6 packets from the
-// pod's own address. The internet sees IPv4 packets from the node's public address, or from the NAT gateway's public
-// address.
+// PodOn returns the place of a pod. The argument "node" is the number of the pod's node, and "number" is the pod's
+// number on its ENI. Both numbers count from 0. The argument "index" is the device index of the ENI. The internet sees
+// IPv6 packets from the pod's own address. The internet sees IPv4 packets from the node's public address, or from the
+// NAT gateway's public address.
 func PodOn(node, index, number int) Place {
 	return func(s *Scene, f Family) (End, error) {
 		n := s.Nodes[node]

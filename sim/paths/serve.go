@@ -16,8 +16,8 @@ import (
 
 const DNS = 53
 
-// Serve adds kube-proxy's rules in this mode to both nodes, and a rule for the metadata service. stop removes the
-// rules. Each node must already have two pods on eth1 and one on eth2 (see [kubeproxy.Scenario]).
+// Serve adds kube-proxy's rules in this mode to both nodes, and a rule for the metadata service. The function "stop"
+// removes the rules. Each node must already have two pods on eth1 and one on eth2 (see [kubeproxy.Scenario]).
 func (s *Scene) Serve(m kubeproxy.Mode) (stop func() error, err error) {
 	var undo []func() error
 	stop = func() (err error) {

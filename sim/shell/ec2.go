@@ -60,7 +60,7 @@ func (c *control) ec2Command(args []string, out io.Writer) error {
 	return err
 }
 
-// makeFault makes a fault in EC2. The function undo ends the fault.
+// makeFault makes a fault in EC2. The function "undo" ends the fault.
 func (c *control) makeFault(verb, about string) (undo func() error, err error) {
 	switch {
 	case verb == "detach" && about != "":

@@ -13,10 +13,10 @@
 //
 //   - /opt/cni/bin has the plugins, /etc/cni/net.d has the shipped conflist, /etc/systemd has our units, and $PATH has
 //     cni-tool and cnitool;
-//   - the command pod adds and deletes pods. For this, it runs and prints two commands: "ip netns" and cnitool. A pod
+//   - the command "pod" adds and deletes pods. For this, it runs and prints two commands: "ip netns" and cnitool. A pod
 //     answers on TCP port 8080, and its name is in /etc/hosts;
-//   - the command call connects to TCP port 8080 of a pod or a host. It also works inside a pod;
-//   - the command ec2 makes faults in EC2, and ends them; the command service makes a Service for a pod;
+//   - the command "call" connects to TCP port 8080 of a pod or a host. It also works inside a pod;
+//   - the command "ec2" makes faults in EC2, and ends them; the command "service" makes a Service for a pod;
 //   - the instance has its own mounts, processes, /run, /sys and /var/lib/cni, so programs that look at the whole node
 //     see only this instance;
 //   - /run/cni-ipvlan-vpc-k8s has the plugins' state, and is empty at first;

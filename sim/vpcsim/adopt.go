@@ -11,9 +11,10 @@ import (
 )
 
 // OnLaunch makes the fabric create a namespace for each instance that a program launches with the action RunInstances.
-// The name of the namespace is the instance's ID. After the configuration of the boot ENI, the fabric calls boot in a
-// new goroutine, so EC2 can answer first. After OnLaunch, the test must not call [Fabric.RunInstance]. If the test
-// called RunInstance, the fabric could not know whether a boot ENI belongs to this call or to RunInstances.
+// The name of the namespace is the instance's ID. After the configuration of the boot ENI, the fabric calls the
+// function "boot" in a new goroutine, so EC2 can answer first. After OnLaunch, the test must not call
+// [Fabric.RunInstance]. If the test called RunInstance, the fabric could not know whether a boot ENI belongs to this
+// call or to RunInstances.
 func (f *Fabric) OnLaunch(boot func(*Instance)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -41,8 +41,8 @@ func (f *Fabric) NewNamespace(name string) (*Namespace, error) {
 	return n, nil
 }
 
-// MakeNamespace creates an empty namespace that belongs to no Fabric. The argument file is the name of the namespace's
-// file in the directory of ip-netns(8).
+// MakeNamespace creates an empty namespace that belongs to no Fabric. The argument "file" is the name of the
+// namespace's file in the directory of ip-netns(8).
 func MakeNamespace(name, file string) (*Namespace, error) {
 	if err := createNetNS(file); err != nil {
 		return nil, fmt.Errorf("make namespace %s: %w", name, err)

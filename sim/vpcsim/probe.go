@@ -24,8 +24,8 @@ const (
 // callSize is the number of bytes that Call sends.
 const callSize = 10
 
-// Call connects by TCP or UDP to a port where a Namespace answers. The argument network is "tcp" or "udp". Call returns
-// the source address that the other end saw.
+// Call connects by TCP or UDP to a port where a Namespace answers. The argument "network" is "tcp" or "udp". Call
+// returns the source address that the other end saw.
 func (n *Namespace) Call(network string, to netip.AddrPort) (seen netip.AddrPort, err error) {
 	return n.Send(network, to, callSize)
 }

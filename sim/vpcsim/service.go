@@ -14,7 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// metadataAddr is where the fabric serves the metadata of all instances.
+// metadataAddr is the address at which the fabric serves the metadata of all instances.
 var metadataAddr = netip.MustParseAddrPort("169.254.169.254:80")
 
 // errorAddr is the source address of the fabric's ICMP errors. Without errorAddr, the kernel would use the address of

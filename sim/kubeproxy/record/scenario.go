@@ -38,8 +38,7 @@ func readScenario(file string) (s scenario, err error) {
 	return s, json.Unmarshal(b, &s)
 }
 
-// nodeName is the node for which kube-proxy writes rules. The constant elsewhere is the node of all backends that are
-// on another node.
+// nodeName is the node for which kube-proxy writes rules. The constant "elsewhere" is the node of all other backends.
 const (
 	nodeName  = "node1"
 	elsewhere = "node2"
@@ -143,7 +142,7 @@ func endpoint(host string, a netip.Addr) object {
 	return object{"addresses": []netip.Addr{a}, "nodeName": on, "conditions": ready}
 }
 
-// ports returns the ports of a Service for TCP and UDP. fill must add the port numbers to each port.
+// ports returns the ports of a Service for TCP and UDP. The function "fill" must add the port numbers to each port.
 func (v service) ports(fill func(object)) (all []object) {
 	for _, protocol := range []string{"TCP", "UDP"} {
 		p := object{"name": strings.ToLower(protocol), "protocol": protocol}
