@@ -14,9 +14,9 @@
 // replaces such an ID and its counterpart by the same name.
 //
 // A field differs in kind if one side lacks the field, or if the forms differ. The comparison fails if the suite reads
-// a field that differs in kind, because tests with the simulator could then pass although the suite fails on EC2. To
-// find out whether the suite reads a field, a probe gives the suite's client the recorded answer without the field. If
-// the client's result changes, the suite reads the field.
+// a field that differs in kind. Otherwise, tests with the simulator could pass although the suite fails on EC2. To find
+// out whether the suite reads a field, a probe gives the suite's client the recorded answer without the field. If the
+// client's result changes, the suite reads the field.
 package compare
 
 import (
