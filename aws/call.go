@@ -30,9 +30,9 @@ const callTimeout = 10 * time.Second
 var errNoAnswer = fmt.Errorf("no answer from EC2 in %v: %w", callTimeout, context.DeadlineExceeded)
 
 // A method is a method value of *ec2.Client. The linker drops the 700 methods that no code names. But no code may
-// convert *ec2.Client to an interface, because the suite's tool contains package text/template, which can call any
-// method of an interface value by its name. With such a conversion, the linker would keep all methods, and the tool
-// would be 30 MB larger. The same happens if a type mentions both *ec2.Client and a type parameter.
+// convert *ec2.Client to an interface. The suite's tool contains package text/template, which can call any method of an
+// interface value by its name. So with such a conversion, the linker would keep all methods, and the tool would be 30
+// MB larger. The same happens if a type mentions both *ec2.Client and a type parameter.
 type method[I, O any] = func(context.Context, *I, ...func(*ec2.Options)) (*O, error)
 
 // call makes one EC2 call. If the EC2 call fails, call returns an *Error.
