@@ -62,8 +62,8 @@ func Read(in []byte, value func(*Codec)) error {
 }
 
 // ReadExactly reads a value as encoding/json would read it. The text must be the output of json.Compact. ReadExactly
-// returns an error if this package and encoding/json could read the text differently. Three examples of such texts: a
-// name appears twice, a value is null, or a name differs from a described name only in upper and lower case.
+// returns an error if this package and encoding/json could read the text differently. For example, a name may appear
+// twice, or a value may be null. Or a name may differ from a described name only in upper and lower case.
 func ReadExactly(in []byte, value func(*Codec)) error {
 	c := Codec{in: string(in), exact: true}
 	return c.readAll(value)
