@@ -53,8 +53,8 @@ func Errorf(code uint, hint, format string, args ...any) error {
 	return &Error{code, hint, fmt.Errorf(format, args...)}
 }
 
-// encode turns err into CNI's error: with the code of the outermost *Error, or else 11 ("try again later") if a context
-// has ended, or else 999 ("internal error").
+// encode turns err into CNI's error. The code is that of the outermost *Error. Without an *Error, the code is 11 ("try
+// again later") if a context has ended, and otherwise 999 ("internal error").
 func encode(verb string, err error) *types.Error {
 	if err == nil {
 		return nil

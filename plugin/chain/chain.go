@@ -82,8 +82,9 @@ func sharingNS(
 }
 
 // add calls the plugins one after the other: each plugin gets the result of the plugin before it. If a plugin fails,
-// add deletes the objects that the earlier plugins have made. But it deletes nothing if the attachment already had an
-// address when this ADD began, or if a later ADD of the attachment has begun and may have made the objects.
+// add deletes the objects that the earlier plugins have made. But it deletes nothing in two cases: the attachment
+// already had an address when this ADD began, or a later ADD of the attachment has begun, and may have made the
+// objects.
 //
 // If the kernel reports that another link has the leased address, add tries again. After the failed try, the registry
 // has a lease of this address that belongs to no pod (see [lease.NotesUse]). So no later try gets the same address.

@@ -104,7 +104,7 @@ func refusingRoute(dst netip.Prefix) nl.Route {
 // route to the gateway, because the tunnel's own packets must not enter the tunnel. But a throw route has no link, so
 // it is not enough. No packet takes the route of gatewayRoute, because the throw route has a smaller metric.
 //
-// The flag onlink does not help: before Linux 7.0, the kernel refuses a route with this flag if the main table has a
+// The flag onlink does not help. Before Linux 7.0, the kernel refuses a route with this flag if the main table has a
 // route to the gateway through another link (ip6_route_check_nh_onlink). The pod's route to the Services is such a
 // route.
 func gatewayRoute(gw netip.Addr) nl.Route {

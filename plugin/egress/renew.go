@@ -21,8 +21,8 @@ import (
 // At each moment, even after a kill, a packet takes either the path of the earlier configuration or the path of the
 // present one. The order of the steps ensures this:
 //
-//   - First, the renewal adds links, rules and ports that the pod lacks, for example those for IPv6 if the egress had
-//     no IPv6 gateway before.
+//   - First, the renewal adds links, rules and ports that the pod lacks. For example, a pod lacks all objects for IPv6
+//     if the egress had no IPv6 gateway before.
 //   - Then it adds new and changed routes, the longest prefix first, each route in a request of its own. So an address
 //     has its old path until it has its own new route.
 //   - Then it replaces the nftables table in one transaction. Its seal shows which configuration the pod has.

@@ -10,20 +10,20 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A pod can get several NICs in two ways: one ADD makes several NICs for which the pod asks in an annotation, or Multus
-// calls another ADD for the pod, with another interface name (see [nl.Further]). In both cases, the pod's routes, its
-// calls to Services and its packets to the node use only the first NIC. A further NIC has a rule and a routing table of
-// its own, for packets from the NIC's address. The table has routes to the NIC's subnet, and through the gateway of
-// this subnet.
+// A pod can get several NICs in two ways. One ADD makes several NICs, for which the pod asks in an annotation. Or
+// Multus calls another ADD for the pod, with another interface name (see [nl.Further]). In both cases, the pod's
+// routes, its calls to Services and its packets to the node use only the first NIC. A further NIC has a rule and a
+// routing table of its own, for packets from the NIC's address. The table has routes to the NIC's subnet, and through
+// the gateway of this subnet.
 //
 // So a program that calls through a further NIC must bind the NIC's address. A server that answers datagrams must bind
-// this address, too, or set the source of each answer (IP_PKTINFO, ip(7)): by default, the kernel takes the first NIC's
+// this address, too, or set the source of each answer (IP_PKTINFO, ip(7)). By default, the kernel takes the first NIC's
 // address. A program that binds only the link (SO_BINDTODEVICE) finds no route.
 //
 // The node has no route to a further NIC. It calls the NIC through the VPC, as other hosts do, even for a NodePort.
 // Such a call leaves through the boot ENI, and the VPC does not send a packet back to the ENI from which it came. So
-// the node does not reach a further NIC on the boot ENI. A call to a Service from the address of a further NIC fails,
-// because it goes to the VPC, which does not know the addresses of Services.
+// the node does not reach a further NIC on the boot ENI. A call to a Service from the address of a further NIC fails.
+// The call goes to the VPC, which does not know the addresses of Services.
 //
 // Packets to a further NIC pass even the strict check of sources (rp_filter), because the route back to the sender uses
 // the NIC's rule. A slave in mode l2 gets all ARP requests of its ENI's subnet, and answers only for its own addresses

@@ -40,7 +40,7 @@ import (
 )
 
 // Commands returns the commands of the ipvlan plugin. GC has nothing to do: slaves end with their namespace. For a pod
-// with a whole ENI, the DEL gets the name of the ENI's link from nameOnNode, which is nil if the caller has no
+// with a whole ENI, the DEL gets the name of the ENI's link from nameOnNode. nameOnNode is nil if the caller has no
 // registry.
 func Commands(nameOnNode Home) plugin.Commands[Config] {
 	return plugin.Commands[Config]{Add: add, Check: check, Status: status,
@@ -155,9 +155,9 @@ func del(ctx context.Context, r *plugin.Request[Config], nameOnNode Home) error 
 	return err
 }
 
-// delObjects deletes the attachment's objects in a pod. It also deletes the objects of further NICs if the result has
-// several NICs, if there is no result, or if the link has the group of a further attachment. delObjects deletes the
-// rules before the link, because only the link shows that there may be rules.
+// delObjects deletes the attachment's objects in a pod. It also deletes the objects of further NICs in three cases: the
+// result has several NICs, there is no result, or the link has the group of a further attachment. delObjects deletes
+// the rules before the link, because only the link shows that there may be rules.
 func delObjects(r *plugin.Request[Config], pod *nl.NS) (failed error) {
 	own := nl.PodGroup(r.Digest())
 	l, err := pod.LinkByName(r.IfName)
