@@ -123,8 +123,8 @@ func (r *report) costText(d time.Duration) string {
 	return strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', 1, 64)
 }
 
-// header has the names of the columns. A column "x" has the ratio to the reference: for ADD and DEL the ratio of
-// medians, and for the CPU time the ratio of averages.
+// header has the names of the columns. A column "x" has the ratio to the reference. For ADD and DEL, this is the ratio
+// of medians, and for the CPU time the ratio of averages.
 var header = []string{"chain", "c", "ADD min", "ADD p50", "ADD p90", "x", "DEL min", "DEL p50", "DEL p90", "x",
 	"CPU ADD+DEL", "x"}
 
