@@ -29,8 +29,7 @@ import (
 // A Codec reads or writes one JSON text. After the first error, a Codec reads nothing more.
 type Codec struct {
 	in string
-	// the offset in the text of the next byte to read; between two members of an object, the next byte is the first
-	// byte of a key
+	// the offset of the next byte to read; between two members of an object, the next byte is the first byte of a key
 	offset      int
 	objectEnded bool // the object has no more members
 	err         error
