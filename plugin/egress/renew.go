@@ -218,7 +218,7 @@ func isAbsent(s nl.Step) bool { return checkedWiring(nl.Wiring{s}).Check() != ni
 
 // compareRoutes finds the routes to add and the routes to delete. The pod's own routes may change while the pod runs.
 // If the prefix of such a route is within a destination, the argument "wanted" has a throw route for this prefix.
-// TableOut may lack this throw route. If the next shorter prefix also has a throw route, compareRoutes does not add the
+// TableOut may lack this throw route. If coveringRoute also returns a throw route, compareRoutes does not add the
 // missing route: packets then stay out of the tunnel anyway.
 func (x *Renewal) compareRoutes(present, wanted, fixed []nl.Route) {
 	spared := func(r nl.Route) bool {

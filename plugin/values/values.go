@@ -98,7 +98,7 @@ func (m *Mistakes) IDs(key, prefix string, ids []string) {
 }
 
 // IsID reports whether text has the form of an EC2 ID with a given prefix, for example eni
-// (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/resource-ids.html). It uses no regular expression: each command
+// (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/resource-ids.html). With a regular expression, each command
 // would spend more time on compiling the expression than on decoding its input.
 func IsID(text, prefix string) bool {
 	rest, ok := strings.CutPrefix(text, prefix+"-")
