@@ -21,7 +21,7 @@
 //     see only this instance;
 //   - /run/cni-ipvlan-vpc-k8s has the plugins' state, and is empty at first;
 //   - systemd does not run: cni-gc.timer is enabled, but starts nothing;
-//   - node2 is another node with the pod web, and "on node2 COMMAND" runs a command on node2. host is an instance
+//   - node2 is another node, which has the pod web. "on node2 COMMAND" runs a command on node2. host is an instance
 //     without pods in the same VPC, and peer is an instance without pods in a peered VPC. /etc/hosts has the names of
 //     these nodes, pods and instances. All of them answer ping. On TCP port 8080, they answer with the caller's
 //     address.
