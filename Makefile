@@ -9,8 +9,8 @@ BIN     := /opt/cni/bin
 # Packages whose tests need a kernel with ipvlan, the slowest first.
 KERNEL  := ./e2e ./unnumbered-ptp ./plugin/chain ./sim/cri ./nl ./plugin/ipvlan ./sim/vpcsim ./sim/kubeproxy ./sim/bench ./nl/bpf ./nl/nltest/... ./tool/repair
 # ANYNODE are tests of NODE that need links, NAT and routes, but no ipvlan. They have the same effects on most kernels,
-# so test-native runs them without a VM, which would take longer. On a kernel with ipvlan, the tests of plugin/chain
-# kill the single plugin at all points.
+# so test-native runs them without a VM: in a VM, they would take longer. On a kernel with ipvlan, the tests of
+# plugin/chain kill the single plugin at all points.
 NODE    := ./unnumbered-ptp
 ANYNODE := TestKillEverywhere|TestKillRouted|TestKillVethPrefix|TestPodCannotReachAnother|TestPinsLost|TestPrimary|TestOriginal|TestRepair|TestRestore|TestStatus|TestAddLacks
 VM      := $(CURDIR)/nl/nltest/vm
@@ -349,8 +349,8 @@ bench-memory: build $(PEERS)/ptp
 	VM=always VM_KIND=uml $(VM)/setup
 	@mkdir -p .cache && VM=always VM_KIND=uml $(VM)/exec $(BENCH) -memory -rounds 5 >.cache/bench-memory.txt && mv .cache/bench-memory.txt docs/ && cat docs/bench-memory.txt
 
-# Measures, by a virtual clock, how long an ADD waits for EC2 if no address is free. The results are beside the time of
-# the EC2 calls that must follow each other.
+# Measures, by a virtual clock, how long an ADD waits for EC2 if no address is free. Beside this wait, the results show
+# the time of the EC2 calls that must follow each other.
 cold:
 	VM_NEED=nat $(VM)/setup iptables nftables
 	VM_NEED=nat go test -count=1 -exec $(VM)/exec -run '^TestCold$$' ./sim/fleet -args -cold $(CURDIR)/docs
