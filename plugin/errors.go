@@ -93,7 +93,7 @@ func printError(w io.Writer, cniVersion string, err *types.Error) {
 		*types.Error
 	}{cniVersion, err}, "", "    ")
 	if fault != nil {
-		panic(fault) // only strings and numbers
+		panic(fault) // no error: the struct has only strings and numbers
 	}
 	fmt.Fprintf(w, "%s\n", b)
 }

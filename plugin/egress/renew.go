@@ -39,7 +39,7 @@ type Renewal struct {
 	lost    bool // the pod has no table
 	other   bool // the pod's table was made from another configuration
 	stale   []nl.Route
-	gone    nl.Wiring // the pod's objects of families without a gateway now
+	gone    nl.Wiring // the pod's objects of families that have no gateway any more
 }
 
 // ErrRole is the error that [Outdated] returns if the configuration now gives the pod another role. A running pod keeps
