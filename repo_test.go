@@ -350,8 +350,8 @@ func TestRepoSPDX(t *testing.T) {
 	}
 }
 
-// TestRepoPinned refuses PROGRAM@VERSION in the Makefile and in scripts, because it pins no dependencies of the program.
-// Programs of other projects belong in a go.mod, whose go.sum pins everything.
+// TestRepoPinned refuses PROGRAM@VERSION in the Makefile and in scripts, because it pins no dependencies of the
+// program. Programs of other projects belong in a go.mod, whose go.sum pins everything.
 func TestRepoPinned(t *testing.T) {
 	unpinned := regexp.MustCompile(`\bgo (run|install|get|tool)\b.*@(v[0-9]|latest)`)
 	for _, file := range []string{"Makefile", "packaging/package", "packaging/release", ".ci/run", ".ci/bare",

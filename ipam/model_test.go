@@ -37,8 +37,8 @@ var (
 	firstSeed  = flag.Int("seed", 0, "the seed of the first of them")
 )
 
-// TestModel plays random histories of a node against a model that knows which pod has which address. Time is that of a
-// synctest bubble, so that hours cost nothing, and EC2 is called without a socket. A history comes from its seed:
+// TestModel plays random histories of a node against a model that knows which pod has which address. In a synctest
+// bubble, hours take no time. The processes call EC2 without a socket. A history comes from its seed:
 //
 //	go test ./ipam -run TestModel/seed=123
 //

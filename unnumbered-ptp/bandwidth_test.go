@@ -148,8 +148,8 @@ func (l limited) free(t *testing.T, w way, n int) {
 	}
 }
 
-// TestBandwidth limits one direction of a pod. A burst and little more passes, for both links and families together.
-// The limit counts packets of the service loop only once. The other direction is not limited.
+// TestBandwidth limits one direction of a pod. Its two links and two families share the limit, so little more than one
+// burst passes in total. The limit counts packets of the service loop only once. The other direction is not limited.
 func TestBandwidth(t *testing.T) {
 	nltest.Need(t, "police")
 	const rate, burst = 1000, 128 << 10

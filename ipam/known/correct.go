@@ -48,7 +48,7 @@ func (p *Node) Correct(ctx context.Context, shownENIs []aws.ENI) error {
 	}
 	enis, err := p.DescribeENIs(ctx, aws.ByInstance(s.Instance.ID))
 	if err != nil {
-		return fmt.Errorf("ask EC2 for addresses that metadata does not show: %w", err)
+		return fmt.Errorf("ask EC2 about addresses that metadata does not show: %w", err)
 	}
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		Agree(s, enis, asked)

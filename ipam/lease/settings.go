@@ -22,7 +22,7 @@ import (
 
 // ErrKept means that an ENI's link still has settings of an earlier pod, or that links of an earlier pod still use the
 // ENI's link.
-var ErrKept = errors.New("an earlier pod has left settings on the ENI's link, or links that use the ENI's link")
+var ErrKept = errors.New("the ENI's link still has settings of an earlier pod, or links of an earlier pod still use it")
 
 // hintKept tells an operator what to do about [ErrKept].
 const hintKept = "detach the ENI, which resets its link, or reboot the node. If other links use the ENI's link, end " +

@@ -117,7 +117,7 @@ func (n *node) start() {
 	w := nl.Wiring{{NS: n.pod, Object: nl.Veth{Name: "eth0", Peer: "far", PeerNS: n.pod, MTU: 9001}},
 		{NS: n.pod, Object: nl.Up{Dev: "far"}},
 		{NS: n.pod, Object: nl.Sysctl{Key: "net/ipv6/conf/eth0/disable_ipv6", Value: "0"}},
-		// New links get these values, because distributions and runtimes set the defaults.
+		// Distributions and runtimes set the defaults. Each link that the egress makes later begins with these values.
 		{NS: n.pod, Object: nl.Sysctl{Key: "net/ipv4/conf/default/rp_filter", Value: "2"}},
 		{NS: n.pod, Object: nl.Sysctl{Key: "net/ipv6/conf/default/disable_ipv6", Value: "1"}}}
 	for _, p := range own {
