@@ -134,7 +134,7 @@ func (n *NS) setCard(l Link, name string, value []byte) error {
 			return n.runEthtool(l, append(structOf(4, c.setCommand), value...))
 		}
 	}
-	return errors.New("the kernel has no command for that")
+	return fmt.Errorf("the kernel has no command that sets %s", name)
 }
 
 // structOf returns a C structure of size bytes that begins with the given numbers.

@@ -4,7 +4,6 @@
 package nl
 
 import (
-	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -62,7 +61,10 @@ func (n *NS) Verdicts(addrs []netip.Addr) (*Verdicts, error) {
 	if err == nil {
 		x.add(unix.NFT_MSG_NEWTABLE, addNew, attrString(unix.NFTA_TABLE_NAME, x.table),
 			attrBigEndian(unix.NFTA_TABLE_FLAGS, tableOwned))
-		err = cmp.Or(t.addContent(x), s.commit(x))
+		err = t.addContent(x)
+	}
+	if err == nil {
+		err = s.commit(x)
 	}
 	if err == nil {
 		err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP,

@@ -1,10 +1,10 @@
 #!/bin/sh
 # pod: add, check and delete the network of a pod, as a container runtime does.
 #
-# usage: pod add NAME               make it, and print its addresses. It answers at TCP port 8080, and all know its name
-#        pod exec NAME COMMAND...   run a command in it
-#        pod check NAME             ask the plugins whether it is as they have made it
-#        pod del NAME               end it
+# usage: pod add NAME               make a pod that answers at TCP port 8080, and print its addresses
+#        pod exec NAME COMMAND...   run a command in the pod
+#        pod check NAME             ask the plugins whether the network is as they have made it
+#        pod del NAME               delete the pod
 set -eu
 
 usage() { sed -n '4,7s/^# //p' "$0" >&2; exit 2; }

@@ -108,10 +108,12 @@ func (b *Bundle) Review(ctx context.Context) (doctor.Report, []doctor.Unmade) {
 // missingSource returns a text about a missing or cut source that every check needs. If there is no such source, it
 // returns "". The checks work without a conflist, but would be wrong with only some of the node's conflists.
 func (b *Bundle) missingSource() string {
-	for name, has := range map[string]bool{sourceRegistry: b.State != nil, sourceKernel: b.Kernel != nil} {
-		if !has {
-			return "the bundle lacks the source " + name + ": " + b.Source(name).Why
-		}
+	lacks := func(name string) string { return "the bundle lacks the source " + name + ": " + b.Source(name).Why }
+	if b.State == nil {
+		return lacks(sourceRegistry)
+	}
+	if b.Kernel == nil {
+		return lacks(sourceKernel)
 	}
 	for _, name := range []string{sourceRegistry, sourceConflists} {
 		if s := b.Source(name); s.State == Cut {

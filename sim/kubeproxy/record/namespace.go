@@ -42,8 +42,8 @@ var flags = []string{
 }
 
 // machineWide describes sysctls that kube-proxy does not set here, because of the flag --conntrack-max-per-core=0.
-const machineWide = `# By default also, for the whole machine: net/netfilter/nf_conntrack_max to 32768 for each CPU, at least 131072 and at most
-# 1048576, and /sys/module/nf_conntrack/parameters/hashsize to at least a quarter of that.
+const machineWide = `# By default, kube-proxy also sets values of the whole machine: net/netfilter/nf_conntrack_max to 32768 for each CPU, at
+# least 131072 and at most 1048576, and /sys/module/nf_conntrack/parameters/hashsize to at least a quarter of that.
 `
 
 // inNamespace records the rules that kube-proxy writes in the namespace of this process.
