@@ -320,6 +320,35 @@ func TestReattachedCools(t *testing.T) {
 	}
 }
 
+// TestReattachedBesideCreation: an operator detaches an ENI whose pod has just ended, and the node loses its registry.
+// EC2 does not show the detached ENI yet, and does not answer the creation of another ENI. The next ADD attaches the
+// first ENI again. The unfinished creation does not prove that no pod has had its addresses, so they cool.
+func TestReattachedBesideCreation(t *testing.T) {
+	inBubble(t, "m5.xlarge", func(w *world, wires *wires) {
+		had := must1(w.acquire(0))(w)
+		w.end(0)
+		w.byOperator(had.ID)
+		w.Lose()
+		must(w, w.Registry().Mark(known.ReleasedMark)) // the mark says that the node may have had pods
+		wires.hidden.Store(had.ID)
+		w.EC2.Script(book.CreateAction, slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 20)...)
+		w.policy.Timeout = 2 * time.Second
+		if got, err := w.acquire(1); err == nil {
+			w.Fatalf("got %v, although EC2 creates no ENI", got.Addrs)
+		}
+		wires.hidden.Store("")
+		w.EC2.Script(book.CreateAction)
+		w.policy.Timeout = time.Minute
+		got := must1(w.acquire(2))(w)
+		if e := w.ENI(had.ID); e.Instance == "" {
+			w.Errorf("%s was not attached again", had.ID)
+		}
+		if slices.Contains(got.Addrs, had.Addrs[0]) {
+			w.Errorf("the next pod has %v of the pod that has just ended", got.Addrs)
+		}
+	})
+}
+
 // TestNoneCounts: with "provision" "none", the error does not count the free addresses of other pools as leased.
 func TestNoneCounts(t *testing.T) {
 	w := cards(t, ec2sim.RunInstance{BootIndex: 1, Secondary: 2})

@@ -303,6 +303,9 @@ func attachIntent(s *registry.State, eni string) registry.Intent {
 // operator or another program may have detached such an ENI before the registry was lost. If this node has begun to
 // make the ENI, no pod has had an address of it. The same is true if this node has had no pod since its boot (see Learn
 // of package known).
+//
+// The intent of a creation does not name the ENI. So while the registry has unconfirmed addresses, this intent does not
+// prove that this node has begun to make the ENI.
 func mayHaveServed(s *registry.State, eni string) bool {
 	_, known := s.ENIs[eni]
 	if known || !s.Rebuilt.Since.IsZero() && !s.Rebuilt.Unconfirmed {
@@ -312,7 +315,7 @@ func mayHaveServed(s *registry.State, eni string) bool {
 		return true
 	}
 	for _, i := range s.Intents {
-		if i.Action == book.CreateAction || i.Action == book.AttachAction && i.ENI == eni {
+		if i.Action == book.CreateAction && !s.Rebuilt.Unconfirmed || i.Action == book.AttachAction && i.ENI == eni {
 			return false
 		}
 	}
