@@ -142,7 +142,7 @@ func newPair(t *testing.T, k [2]*kernel, dir string, seed uint64, steady *setup,
 			began: time.Now(), limits: limits, provision: lease.ProvisionFull,
 			primaries: map[string]netip.Addr{}, theirs: map[string]ec2sim.ENI{}, taken: map[netip.Addr]time.Time{},
 			away: map[string]time.Time{}, given: map[string]ec2sim.ENI{}, moved: map[string]bool{},
-			ended: map[netip.Addr]time.Time{}}
+			ended: map[netip.Addr]ending{}}
 		m.EC2 = p.EC2
 		f := &follower{model: m, pair: p, machine: machineRuns}
 		p.nodes[i] = f

@@ -262,6 +262,7 @@ func (m *model) answered(p *modelPod, all ...lease.Allocation) {
 		}
 		m.verifyAsked(p, p.asked[i], got)
 		m.verifyApart(p, i, all)
+		m.verifyReused(p, p.asked[i], got)
 		addrs = append(addrs, got.Addrs...)
 		excused = excused || slices.ContainsFunc(got.Addrs, func(a netip.Addr) bool { return m.excused(got.ID, a) })
 	}
@@ -442,6 +443,7 @@ func (m *model) deallocate() {
 		return err
 	})
 	m.logf("  %v, %v", gone, err)
+	delete(m.ended, a) // an operator's command does not wait until the address has cooled
 }
 
 func (m *model) fill() {

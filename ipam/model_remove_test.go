@@ -30,7 +30,7 @@ func (m *model) removeInterface() {
 	m.logf("%s an operator removes %s%v", m.clock(), id, f)
 	policy := lease.Common(append(m.conflists(), m.common)...)
 	policy.Provision = "" // as the tool does
-	m.meddled = true
+	m.meddled, m.moved[id] = true, true
 	err := m.run(policy, f, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.Remove(ctx, id) })
 	m.logf("  %v", err)
 }

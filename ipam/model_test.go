@@ -159,7 +159,7 @@ type model struct {
 	taken  map[netip.Addr]time.Time // what an operator has taken from the node, and when, until the node can know
 	away   map[string]time.Time     // ENIs that an operator has detached, and when, until the node can know
 	lost   []taken
-	ended  map[netip.Addr]time.Time // what pods had, and when the last of them has ended
+	ended  map[netip.Addr]ending // what pods had, and the end of the last of them
 
 	conf   *lease.Config         // of histories in which pods ask for their interfaces
 	common lease.Policy          // that collections find in conf
@@ -212,7 +212,7 @@ func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *mo
 		theirs:    map[string]ec2sim.ENI{}, taken: map[netip.Addr]time.Time{}, away: map[string]time.Time{},
 		given: map[string]ec2sim.ENI{}, answers: map[string]sighting{}, moved: map[string]bool{},
 		stays: map[string]time.Time{}, outlives: map[string]bool{}, begunAt: map[string]sighting{},
-		abandoned: map[string]bool{}, ended: map[netip.Addr]time.Time{}}
+		abandoned: map[string]bool{}, ended: map[netip.Addr]ending{}}
 	k.carrier = m.carrier
 	k.adversary.begin(t, seed)
 	m.limits = ec2sim.InstanceType{Name: "model.small", ENIs: 2 + m.rng.IntN(3), IPv4PerENI: 2 + m.rng.IntN(4),

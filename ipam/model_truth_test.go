@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -63,13 +66,21 @@ func (m *model) verify() {
 	}
 }
 
+// An ending is the end of the last pod that had an address.
+type ending struct {
+	time.Time
+	losses int // how often the registry was lost by then
+}
+
 // noteEnd records that the addresses of a running pod are free from now on. It records nothing if an operator has taken
-// an address of the pod from the node. It also records nothing if no process has looked at the node since the registry
-// was damaged: nothing then shows that there was a pod.
+// an address of the pod from the node. It also records nothing if the registry does not know the node: no process has
+// looked at the node since the registry was lost, so nothing shows that there was a pod.
 func (m *model) noteEnd(p *modelPod) {
+	s, err := m.view()
+	looked := err == nil && !lease.Unknown(s)
 	for _, a := range p.addrs {
-		if p.alive && !p.robbed && !m.damaged {
-			m.ended[a] = time.Now()
+		if p.alive && !p.robbed && looked {
+			m.ended[a] = ending{time.Now(), m.losses}
 		}
 	}
 }
@@ -85,15 +96,42 @@ func (m *model) pastAddrs() []netip.Addr {
 // follows its pod, or is on an ENI that an operator removes, need not cool.
 func (m *model) verifyCooled(before *registry.State, past []netip.Addr, done less.Report) {
 	for _, a := range past {
-		ended := m.ended[a]
+		end := m.ended[a].Time
 		id, e := before.ENIOf(a)
 		released := slices.Contains(done.Unassigned, a) || slices.Contains(done.Deleted, id) && !e.Draining ||
 			slices.ContainsFunc(done.Returned, func(c netip.Prefix) bool { return c.Contains(a) })
 		_, follows := before.Owners[a]
-		if wait := m.policies[0].ReuseWait; released && time.Since(ended) < wait && !follows {
-			m.wrong("%s is released %v after its pod has ended", a, time.Since(ended))
+		if wait := m.policies[0].ReuseWait; released && time.Since(end) < wait && !follows {
+			m.wrong("%s is released %v after its pod has ended", a, time.Since(end))
 		}
 	}
+}
+
+// verifyReused checks that an address of an ended pod has cooled before another pod gets the address. A pod may get the
+// address for which it has asked. If the registry was lost, and nothing shows that the node has had pods, the address
+// need not cool.
+func (m *model) verifyReused(p *modelPod, policy lease.Policy, got lease.Allocation) {
+	for _, a := range got.Addrs {
+		end, ended := m.ended[a]
+		if cooled := got.Since.Sub(end.Time); ended && cooled < policy.ReuseWait &&
+			!slices.Contains(policy.Choice.Addrs, a) && !m.excused(got.ID, a) && !m.nothingShows(end) {
+			m.wrong("%s gets %s %v after the end of the address's pod", p.name(), a, cooled)
+		}
+	}
+}
+
+// nothingShows reports whether the registry was lost since the end of a pod, and nothing on the node shows that the
+// node has had pods: neither a running pod nor the mark of a release.
+func (m *model) nothingShows(end ending) bool {
+	marked := m.exists(known.ReleasedMark)
+	survives := func(p *modelPod) bool { return p.alive && p.forgot && !p.robbed }
+	return end.losses < m.losses && !marked && !slices.ContainsFunc(m.pods, survives)
+}
+
+// exists reports whether a file is in the directory of the registry.
+func (m *model) exists(name string) bool {
+	_, err := os.Stat(filepath.Join(m.Dir, name))
+	return err == nil
 }
 
 // view returns the registry as it is on disk.
