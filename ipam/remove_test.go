@@ -9,11 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -552,6 +554,83 @@ func TestCollectUnanswered(t *testing.T) {
 		}
 		if asked[1] != asked[3] {
 			t.Errorf("with requests %v, the numbers of calls by the number of ENIs are %v", asks, asked)
+		}
+	}
+}
+
+// noEC2 answers as the metadata service does, but EC2 does not answer. It counts the requests to EC2.
+type noEC2 struct {
+	*wires
+	refuses  bool // without a connection, an error comes before the deadline
+	requests int
+}
+
+func (n *noEC2) Do(r *http.Request) (*http.Response, error) {
+	if r.URL.Host == "imds" {
+		return n.wires.Do(r)
+	}
+	if n.requests++; n.refuses {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.EHOSTUNREACH}
+	}
+	<-r.Context().Done()
+	return nil, r.Context().Err()
+}
+
+// TestCollectUnconnected: a collection has work to do on one ENI, or on two. It gets no connection to EC2, or no
+// answer. For two ENIs, it sends no more requests than for one.
+func TestCollectUnconnected(t *testing.T) {
+	endAll := func(s *registry.State, but func(netip.Addr) bool) {
+		s.EndWhere(time.Now(), func(a netip.Addr, _ registry.Lease) bool { return !but(a) })
+	}
+	for name, prepare := range map[string]func(*world, *registry.State, string){
+		"detached ENIs": func(w *world, s *registry.State, id string) {
+			w.Operate("DetachNetworkInterface", "AttachmentId", w.ENI(id).Attachment)
+			endAll(s, func(netip.Addr) bool { return false })
+			s.Edit(id, func(e *registry.ENI) { e.Miss(time.Now()); e.Detach() })
+		},
+		"DeleteOnTermination": func(w *world, s *registry.State, id string) {
+			s.Intents[id] = registry.Intent{Action: book.ModifyAction, ENI: id, Since: time.Now(),
+				Attachment: w.ENI(id).Attachment}
+		},
+		"idle addresses": func(_ *world, s *registry.State, id string) {
+			endAll(s, func(a netip.Addr) bool { _, e := s.ENIOf(a); return a == e.Primary() })
+		},
+		"chosen addresses": func(_ *world, s *registry.State, id string) {
+			a := s.ENIs[id].Addrs[9]
+			s.End(a, time.Now())
+			s.Owners[a] = registry.Pod{Namespace: "default", Name: id}
+		},
+		"begun releases": func(_ *world, s *registry.State, id string) {
+			a := s.ENIs[id].Addrs[9]
+			s.End(a, time.Now())
+			x := book.Releasable{Addrs: map[netip.Addr]time.Time{a: {}}}
+			book.NoteNamed(s, id, x)
+			book.Withdraw(s, id, x)
+		},
+	} {
+		for _, refuses := range []bool{false, true} {
+			requests := map[int]int{}
+			for _, enis := range []int{1, 2} {
+				inBubble(t, "m5.large", func(w *world, wires *wires) {
+					ids := w.fill(enis)
+					w.collect() // finishes the comparison of the registry with EC2
+					w.Edit(func(s *registry.State) {
+						for _, id := range ids {
+							prepare(w, s, id)
+						}
+					})
+					time.Sleep(10 * time.Minute)
+					ec2 := &noEC2{wires: wires, refuses: refuses}
+					w.cloud.HTTP = ec2
+					_, err := w.pool().Collect(w.Context(), less.Collection{FreeAfter: time.Minute, Max: -1})
+					if requests[enis] = ec2.requests; err == nil || ec2.requests == 0 {
+						w.Errorf("%s: %d requests, %v", name, ec2.requests, err)
+					}
+				})
+			}
+			if requests[1] != requests[2] {
+				t.Errorf("%s, refuses %v: the requests by the number of ENIs are %v", name, refuses, requests)
+			}
 		}
 	}
 }

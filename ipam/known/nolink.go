@@ -95,6 +95,9 @@ func (p *Node) ForgetDetached(ctx context.Context) error {
 		if e := s.ENIs[id]; !book.AnyLeased(s, e.Has) {
 			failed = errors.Join(failed, p.forgetIfLost(ctx, id, e))
 		}
+		if aws.Unreached(failed) {
+			break // the call for each further ENI could take ten seconds
+		}
 	}
 	return failed
 }

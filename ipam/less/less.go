@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -70,3 +71,6 @@ type Collecting struct {
 	// releaseFrom would remove free addresses from the registry. So the collection makes no further such call.
 	unanswered bool
 }
+
+// unanswered reports whether a call has failed because EC2 did not answer, or because its outcome is unknown.
+func unanswered(err error) bool { return aws.MaybeDone(err) || aws.Unreached(err) }

@@ -291,7 +291,8 @@ func (p *Node) attachOurs(ctx context.Context, eni aws.ENI, token string, spec E
 	if p.Mode.Defers {
 		return nil
 	}
-	return p.setDeleteOnTermination(ctx, eni.ID, attachment, token)
+	_, err = p.setDeleteOnTermination(ctx, eni.ID, attachment, token)
+	return err
 }
 
 // attachIntent returns the intent to attach an ENI, or to find out whether it is attached.

@@ -18,28 +18,29 @@ import (
 )
 
 // setDeleteOnTermination sets DeleteOnTermination of an ENI, so that EC2 deletes the ENI together with the instance. No
-// pod waits for this call: see Finish. If it fails, the intent stays, and a later process tries again.
-func (p *Node) setDeleteOnTermination(ctx context.Context, eni, attachment, token string) error {
+// pod waits for this call: see Finish. If it fails, the intent stays, and a later process tries again. If EC2 does not
+// answer, unreached is true.
+func (p *Node) setDeleteOnTermination(ctx context.Context, eni, attachment, token string) (unreached bool, _ error) {
 	s, err := p.Registry.View()
 	if err != nil || ctx.Err() != nil || time.Now().Before(s.NotBefore[book.ModifyAction]) ||
 		call.StandingRefusal(s, book.ModifyAction, eni) != nil {
-		return err // the call can wait
+		return false, err // the call can wait
 	}
 	if err := p.Cloud.DeleteOnTermination(ctx, eni, attachment); err != nil {
 		slog.Warn("DeleteOnTermination could not be set: EC2 would keep the ENI when the instance ends. The next "+
 			"growth or collection tries again, if the node may create ENIs", "eni", eni, "error", err)
 		if errors.Is(err, aws.ErrThrottled) {
-			return p.NotBefore(ctx, book.ModifyAction, p.Backoff(3))
+			return false, p.NotBefore(ctx, book.ModifyAction, p.Backoff(3))
 		}
 		if !aws.Undone(err) || ctx.Err() != nil {
-			return nil
+			return aws.Unreached(err), nil
 		}
-		return p.Registry.Change(ctx, func(s *registry.State) {
+		return aws.Unreached(err), p.Registry.Change(ctx, func(s *registry.State) {
 			call.Object{ENI: eni}.RecordRefusal(s, book.ModifyAction, err, p.Cloud.Jitter)
 			book.ForgetAttachment(s, token)
 		})
 	}
-	return p.Registry.Change(ctx, func(s *registry.State) { delete(s.Intents, token) })
+	return false, p.Registry.Change(ctx, func(s *registry.State) { delete(s.Intents, token) })
 }
 
 // Finish calls setDeleteOnTermination for the ENIs that growths have attached. Before that, a growth gives addresses to
@@ -103,7 +104,8 @@ func (p *Node) ensureDeleteOnTermination(ctx context.Context, e aws.ENI) error {
 	if err != nil || e.Attachment == "" || !p.setsTermination() {
 		return err // a later process makes the call
 	}
-	return p.setDeleteOnTermination(ctx, e.ID, e.Attachment, token)
+	_, err = p.setDeleteOnTermination(ctx, e.ID, e.Attachment, token)
+	return err
 }
 
 // setAllDeleteOnTermination calls setDeleteOnTermination for each ENI that still has an intent for this call.
@@ -115,7 +117,8 @@ func (p *Node) setAllDeleteOnTermination(ctx context.Context) error {
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		token := terminationToken(s, id)
 		if attachment := s.Intents[token].Attachment; attachment != "" {
-			if err := p.setDeleteOnTermination(ctx, id, attachment, token); err != nil {
+			unreached, err := p.setDeleteOnTermination(ctx, id, attachment, token)
+			if err != nil || unreached { // the call for each further ENI could take ten seconds
 				return err
 			}
 		}
