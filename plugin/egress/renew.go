@@ -188,9 +188,9 @@ func (x *Renewal) compare(p, shown *pod, w nl.Wiring, fixed []nl.Route) error {
 	return err
 }
 
-// wantedState returns the state that a tunnel of the pod must have. Normally, this state allows any MTU, because another
-// plugin may have changed the MTU. But if the pod's table is from another configuration, the tunnel must get the MTU of
-// the present configuration.
+// wantedState returns the state that a tunnel of the pod must have. Normally, this state allows any MTU, because
+// another plugin may have changed the MTU. But if the pod's table is from another configuration, the tunnel must get
+// the MTU of the present configuration.
 func (x *Renewal) wantedState(t nl.Tunnel) nl.Up {
 	if !x.other {
 		t.MTU = 0
