@@ -41,7 +41,6 @@ func (m *model) skew(d time.Duration) {
 	m.logf("%s the registry's times are later by %v, and it says by which clock: %v", m.clock(), d, !bare)
 	m.meddled = true
 	m.losses++
-	clear(m.ended)
 	text, err = json.Marshal(shifted(all, d))
 	must(m, err)
 	must(m, os.WriteFile(path, text, 0o600))

@@ -461,7 +461,7 @@ func (m *model) forget() {
 	for _, p := range m.pods {
 		p.forgot = true
 	}
-	m.rebuilt = true
+	m.rebuilt, m.lostAt = true, time.Now()
 	m.losses++
 }
 
@@ -500,7 +500,7 @@ func (m *model) reboot() {
 	m.kernel.clear(m)
 	must(m, os.RemoveAll(m.Dir))
 	m.Reboot()
-	m.lies, m.damaged, m.rebuilt = nil, false, true
+	m.lies, m.damaged, m.rebuilt, m.lostAt = nil, false, true, time.Now()
 	m.losses++
 	time.Sleep(time.Minute)
 }

@@ -140,6 +140,7 @@ type model struct {
 	added     time.Time // when the last ADD has begun
 	damaged   bool      // the registry may not parse
 	rebuilt   bool      // the registry was lost once
+	lostAt    time.Time // when the registry was last lost
 	lies      []func()  // functions that stop the lies of the metadata service
 	refusals  []func()  // functions that end refusals of EC2
 	depth     int       // how many processes wait for EC2 while another acts

@@ -69,7 +69,7 @@ func (m *model) verify() {
 // An ending is the end of the last pod that had an address.
 type ending struct {
 	time.Time
-	losses int // how often the registry was lost by then
+	chosen bool // the pod had asked for the address
 }
 
 // noteEnd records that the addresses of a running pod are free from now on. It records nothing if an operator has taken
@@ -80,7 +80,7 @@ func (m *model) noteEnd(p *modelPod) {
 	looked := err == nil && !lease.Unknown(s)
 	for _, a := range p.addrs {
 		if p.alive && !p.robbed && looked {
-			m.ended[a] = ending{time.Now(), m.losses}
+			m.ended[a] = ending{time.Now(), slices.Contains(m.policyOf(p, a).Choice.Addrs, a)}
 		}
 	}
 }
@@ -96,13 +96,13 @@ func (m *model) pastAddrs() []netip.Addr {
 // follows its pod, or is on an ENI that an operator removes, need not cool.
 func (m *model) verifyCooled(before *registry.State, past []netip.Addr, done less.Report) {
 	for _, a := range past {
-		end := m.ended[a].Time
+		end := m.ended[a]
 		id, e := before.ENIOf(a)
 		released := slices.Contains(done.Unassigned, a) || slices.Contains(done.Deleted, id) && !e.Draining ||
 			slices.ContainsFunc(done.Returned, func(c netip.Prefix) bool { return c.Contains(a) })
 		_, follows := before.Owners[a]
-		if wait := m.policies[0].ReuseWait; released && time.Since(end) < wait && !follows {
-			m.wrong("%s is released %v after its pod has ended", a, time.Since(end))
+		if cooled := time.Since(end.Time); released && cooled < m.policies[0].ReuseWait && !(follows && end.chosen) {
+			m.wrong("%s is released %v after its pod has ended", a, cooled)
 		}
 	}
 }
@@ -125,7 +125,7 @@ func (m *model) verifyReused(p *modelPod, policy lease.Policy, got lease.Allocat
 func (m *model) nothingShows(end ending) bool {
 	marked := m.exists(known.ReleasedMark)
 	survives := func(p *modelPod) bool { return p.alive && p.forgot && !p.robbed }
-	return end.losses < m.losses && !marked && !slices.ContainsFunc(m.pods, survives)
+	return !m.lostAt.Before(end.Time) && !marked && !slices.ContainsFunc(m.pods, survives)
 }
 
 // exists reports whether a file is in the directory of the registry.
