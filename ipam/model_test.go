@@ -7,6 +7,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -257,6 +258,9 @@ func (m *model) plug(c ec2sim.Change) {
 	case ours && c.Kind == ec2sim.Detached:
 		m.kernel.unplug(m, c.ENI.ID)
 		m.kernel.slavesGo(m, func(a netip.Addr) bool { return carriesAddr(c.ENI, a) })
+		if _, given := m.given[c.ENI.ID]; given { // when the ENI is attached again, its addresses need not cool
+			maps.DeleteFunc(m.ended, func(a netip.Addr, _ ending) bool { return carriesAddr(c.ENI, a) })
+		}
 	}
 }
 
