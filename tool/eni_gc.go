@@ -123,7 +123,7 @@ func (l *leakSearch) print(w io.Writer) {
 }
 
 // deleteOld deletes the leaked ENIs that a run saw for the first time more than --grace ago. It records the other
-// leaked ENIs in the file of the sightings.
+// leaked ENIs in the file of the sightings. If EC2 throttles or does not answer, the next run deletes further ENIs.
 func (l *leakSearch) deleteOld(ctx context.Context) error {
 	enis, err := l.findLeaks(ctx)
 	if err != nil {
@@ -136,13 +136,14 @@ func (l *leakSearch) deleteOld(ctx context.Context) error {
 	now := view.Seconds(time.Now())
 	still := map[string]time.Time{}
 	var failed error
+	ended := false // no further call: it would count against EC2's limit, or take ten seconds
 	for _, e := range enis {
 		first, again := seen[e.ID]
 		if !again || first.After(now) { // a time in the future shows that the clock was set back
 			first = now
 		}
 		row := leakRow{e.ID, e.Tags[book.TagInstance], e.Subnet, first}
-		if !again || now.Sub(first) < l.grace {
+		if ended || !again || now.Sub(first) < l.grace {
 			still[e.ID] = first
 			l.waiting = append(l.waiting, row)
 			continue
@@ -150,6 +151,7 @@ func (l *leakSearch) deleteOld(ctx context.Context) error {
 		if err := l.deleteENI(ctx, e.ID); err != nil {
 			still[e.ID] = first
 			failed = errors.Join(failed, fmt.Errorf("delete %s: %w", e.ID, err))
+			ended = errors.Is(err, aws.ErrThrottled) || aws.Unreached(err)
 			continue
 		}
 		l.deleted = append(l.deleted, row)
