@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -519,6 +520,38 @@ func TestCollectThrottledEnds(t *testing.T) {
 				_, err := w.pool().Collect(ctx, less.Collection{FreeAfter: time.Minute, Max: -1})
 				if took, n := time.Since(began), w.EC2.Asked(action); err == nil || took > soon || n > few {
 					w.Errorf("it has taken %v and %d calls: %v", took, n, err)
+				}
+			})
+		})
+	}
+}
+
+// TestCollectThrottledOnce: EC2 throttles the first call of a collection about one of two ENIs. The collection then
+// sends no such call about the other ENI, because each call would count against the limit of all nodes.
+func TestCollectThrottledOnce(t *testing.T) {
+	for action, keeps := range map[string]bool{"DescribeNetworkInterfaces": false, "DetachNetworkInterface": false,
+		"DeleteNetworkInterface": false, book.UnassignAction: true} {
+		asked := map[string]bool{} // the ENIs or attachments of the calls
+		t.Run(action, func(t *testing.T) {
+			inBubble(t, "m5.large", func(w *world, _ *wires) {
+				w.fill(2)
+				w.collect() // finishes the comparison of the registry with EC2
+				w.Edit(func(s *registry.State) {
+					s.EndWhere(time.Now(), func(a netip.Addr, l registry.Lease) bool {
+						return !keeps || a != s.ENIs[l.ENI].Primary()
+					})
+				})
+				time.Sleep(time.Hour)
+				w.EC2.ResetCalls()
+				w.EC2.Fail(action, throttling, always)
+				_, err := w.pool().Collect(w.Context(), less.Collection{FreeAfter: time.Minute, Max: -1})
+				for _, c := range w.EC2.Calls() {
+					if p := c.Params; c.Action == action {
+						asked[p["NetworkInterfaceId"]+p["AttachmentId"]+p["Filter.1.Value.1"]] = true
+					}
+				}
+				if err == nil || len(asked) != 1 {
+					w.Errorf("the calls are about %v: %v", slices.Sorted(maps.Keys(asked)), err)
 				}
 			})
 		})

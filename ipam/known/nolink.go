@@ -14,6 +14,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -95,8 +96,8 @@ func (p *Node) ForgetDetached(ctx context.Context) error {
 		if e := s.ENIs[id]; !book.AnyLeased(s, e.Has) {
 			failed = errors.Join(failed, p.forgetIfLost(ctx, id, e))
 		}
-		if aws.Unreached(failed) {
-			break // the call for each further ENI could take ten seconds
+		if call.Stops(failed) {
+			break
 		}
 	}
 	return failed

@@ -59,11 +59,11 @@ func (p *Node) releaseChosen(ctx context.Context, c *Collecting) error {
 		return p.forgetReleases(ctx)
 	}
 	failed := p.repeatReleases(ctx, c) // after an error, go on: perhaps only the ENIs of these releases are the cause
-	c.unanswered = false               // an earlier attempt may have set it
+	c.stopped = errors.Is(failed, aws.ErrThrottled)
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		for _, pick := range []picker{c.chosenAddrs(netip.Addr.Is4), c.chosenAddrs(netip.Addr.Is6)} {
 			gone, err := p.releaseFrom(ctx, s, id, pick)
-			failed, c.unanswered = errors.Join(failed, err), c.unanswered || unanswered(err)
+			failed, c.stopped = errors.Join(failed, err), c.stopped || stops(err)
 			c.Unassigned = append(c.Unassigned, gone.List()...)
 		}
 	}
@@ -144,7 +144,7 @@ func (p *Node) repeatReleases(ctx context.Context, c *Collecting) error {
 		if e := s.ENIs[i.ENI]; c.isUnused(s, e, i.Addr, time.Now()) {
 			failed = errors.Join(failed, p.repeatRelease(ctx, i))
 		}
-		if errors.Is(failed, aws.ErrThrottled) || unanswered(failed) {
+		if stops(failed) {
 			break // ADDs need the lock; the next collection repeats the other releases
 		}
 	}

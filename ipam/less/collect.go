@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -100,8 +101,8 @@ func (p *Node) detachUnused(ctx context.Context, c *Collecting) (err error) {
 // attached ENIs.
 //
 // deleteEmptyENIs begins with the ENIs that earlier processes have begun to delete. If the role has no permission to
-// delete such an ENI, deleteEmptyENIs detaches no further ENIs, because it could not delete them. If EC2 does not
-// answer, the next collection continues.
+// delete such an ENI, deleteEmptyENIs detaches no further ENIs, because it could not delete them. If EC2 throttles or
+// does not answer, the next collection continues, and the other empty ENIs keep their addresses until then.
 func (p *Node) deleteEmptyENIs(ctx context.Context, c *Collecting) error {
 	if !p.MakesENIs() {
 		return p.endDraining(ctx)
@@ -111,11 +112,15 @@ func (p *Node) deleteEmptyENIs(ctx context.Context, c *Collecting) error {
 		return err
 	}
 	var failed error
-	ids, stranded := slices.Sorted(maps.Keys(s.ENIs)), false
+	ids, stranded, stopped := slices.Sorted(maps.Keys(s.ENIs)), false, false
 	slices.SortStableFunc(ids, func(a, b string) int { return drainingFirst(s.ENIs[a], s.ENIs[b]) })
 	for _, id := range ids {
 		if !c.mustDelete(s, id) || stranded && !s.ENIs[id].Draining {
 			continue // saves the steps of deleteIfEmpty for most ENIs
+		}
+		if stopped {
+			c.kept = append(c.kept, id)
+			continue
 		}
 		deleted, err := p.deleteIfEmpty(ctx, c, id)
 		stranded = stranded || isDeleteDenied(err)
@@ -130,9 +135,7 @@ func (p *Node) deleteEmptyENIs(ctx context.Context, c *Collecting) error {
 		case err != nil:
 			failed = errors.Join(failed, fmt.Errorf("delete %s, which serves no known pod: %w", id, err))
 		}
-		if aws.Unreached(err) {
-			break // the call for each further ENI could take ten seconds
-		}
+		stopped = call.Stops(err)
 	}
 	return failed
 }

@@ -107,7 +107,7 @@ func (p *Node) unassignNamed(
 			left, err := p.unassignAll(ctx, id, x)
 			gone, failed = append(gone, left.List()...), errors.Join(failed, err)
 			victims[id] = victims[id].Without(x)
-			if errors.Is(err, aws.ErrThrottled) || unanswered(err) {
+			if stops(err) {
 				return gone, errors.Join(failed, p.restoreAll(ctx, victims))
 			}
 		}

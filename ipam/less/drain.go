@@ -14,6 +14,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -112,8 +113,8 @@ func (p *Node) endDraining(ctx context.Context) (failed error) {
 			err = p.Forget(ctx, id)
 		}
 		failed = errors.Join(failed, err)
-		if aws.Unreached(err) {
-			break // see deleteEmptyENIs
+		if call.Stops(err) {
+			break
 		}
 	}
 	return failed

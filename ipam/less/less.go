@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -65,12 +66,14 @@ type Collecting struct {
 	Collection
 	Report
 	Used lease.Used // what the kernel shows
-	kept []string   // empty ENIs that EC2 has not described or detached; the collection leaves their addresses alone
+	// empty ENIs that EC2 has not described or detached, or about which the collection has not asked EC2: the
+	// collection leaves their addresses alone
+	kept []string
 
-	// unanswered is true if EC2 has not answered a call that unassigns. EC2 may be down, and before each further call,
-	// releaseFrom would remove free addresses from the registry. So the collection makes no further such call.
-	unanswered bool
+	// stopped is true after a call that unassigns, if the function stops has returned true for the call's error. Before
+	// each further such call, releaseFrom would remove free addresses from the registry. So the collection makes none.
+	stopped bool
 }
 
-// unanswered reports whether a call has failed because EC2 did not answer, or because its outcome is unknown.
-func unanswered(err error) bool { return aws.MaybeDone(err) || aws.Unreached(err) }
+// stops does what [call.Stops] does, and also returns true if the outcome of a call is unknown.
+func stops(err error) bool { return call.Stops(err) || aws.MaybeDone(err) }

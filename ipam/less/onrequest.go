@@ -14,6 +14,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -61,8 +62,8 @@ func (p *Node) detachIdle(ctx context.Context, used lease.Used) (done []string, 
 		if detached {
 			done = append(done, id)
 		}
-		if aws.Unreached(err) {
-			break // see deleteEmptyENIs
+		if call.Stops(err) {
+			break
 		}
 	}
 	return done, failed

@@ -69,8 +69,8 @@ func (c *Collecting) empty(s *registry.State, id string, now time.Time) bool {
 	return !lease.HasLeases(s, id)
 }
 
-// unassignIdle unassigns idle prefixes and addresses, ENI by ENI. If EC2 does not answer a call, unassignIdle makes no
-// further call. If a network of the node has the provision "none", unassignIdle makes no call.
+// unassignIdle unassigns idle prefixes and addresses, ENI by ENI. If EC2 throttles or does not answer, unassignIdle makes
+// no further call. If a network of the node has the provision "none", unassignIdle makes no call.
 func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
 	if err != nil || p.Policy.Provision == lease.ProvisionNone {
@@ -85,7 +85,7 @@ func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 				slog.Info(err.Error())
 				return failed
 			}
-			failed, c.unanswered = errors.Join(failed, err), c.unanswered || unanswered(err)
+			failed, c.stopped = errors.Join(failed, err), c.stopped || stops(err)
 			c.Unassigned, c.Returned = append(c.Unassigned, gone.List()...), append(c.Returned, gone.CIDRs()...)
 		}
 	}
@@ -235,7 +235,7 @@ func (c *Collecting) spareAddrs(s *registry.State, id string, now time.Time) int
 // left returns how many more addresses the collection may unassign.
 func (c *Collecting) left() int {
 	switch {
-	case c.unanswered:
+	case c.stopped:
 		return 0
 	case c.Max < 0:
 		return math.MaxInt
