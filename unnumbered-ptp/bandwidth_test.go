@@ -149,8 +149,8 @@ func (l limited) free(t *testing.T, w way, n int) {
 }
 
 // TestBandwidth limits one direction of a pod. The pod's two links share one limit, for IPv4 and IPv6 together: in
-// total, one burst passes, or a little more. The limit counts packets of the service loop only once. The other direction
-// is not limited.
+// total, one burst passes, or a little more. The limit counts packets of the service loop only once. The other
+// direction is not limited.
 func TestBandwidth(t *testing.T) {
 	nltest.Need(t, "police")
 	const rate, burst = 1000, 128 << 10
