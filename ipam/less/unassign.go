@@ -69,8 +69,8 @@ func (c *Collecting) empty(s *registry.State, id string, now time.Time) bool {
 	return !lease.HasLeases(s, id)
 }
 
-// unassignIdle unassigns idle prefixes and addresses, ENI by ENI. If EC2 throttles or does not answer, it makes no further
-// call. If a network of the node has the provision "none", it makes no call.
+// unassignIdle unassigns idle prefixes and addresses, ENI by ENI. If EC2 throttles or does not answer, it makes no
+// further call. If a network of the node has the provision "none", it makes no call.
 func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
 	if err != nil || p.Policy.Provision == lease.ProvisionNone {
