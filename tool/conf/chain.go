@@ -32,7 +32,8 @@ var networkName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$`)
 // reviewHead reviews the name of the file, the name of the network, and the versions.
 func (r *review) reviewHead() {
 	if ext := filepath.Ext(r.file); !isList(r.file) && !r.delegate && singlePlugin(r.text) == nil {
-		r.report("", "the name ends in %s, but runtimes read a list only from a file whose name ends in .conflist", ext)
+		r.report("", "the name of the file ends in %s, but runtimes read a list only from a file whose name ends "+
+			"in .conflist", ext)
 	}
 	if !networkName.MatchString(r.Name) {
 		r.report("", "name: %q: want letters and digits, and after the first character also _ . -", r.Name)
@@ -131,7 +132,8 @@ func (r *review) reviewOrder(at map[string]int) {
 	for i, m := range r.Plugins {
 		place := slices.Index(partedTypes, m.Type)
 		if place >= 0 && place < last && at[m.Type] == i {
-			r.report(r.nameOf(i), "this plugin must stand before %s, which needs its result", partedTypes[last])
+			r.report(r.nameOf(i), "this plugin must stand before %s, which needs the result of this plugin",
+				partedTypes[last])
 		}
 		last = max(last, place)
 	}
@@ -162,8 +164,8 @@ func (r *review) reviewFurther(at map[string]int) {
 			podAnnotations)
 	}
 	if name := cmp.Or(slave.ContainerInterface, "eth1"); len(ipam.Requests) > 0 && name != pair.ContainerInterface {
-		r.report(where, "containerInterface: %q (default eth1), but %s has %q: want the same name in both, so that no "+
-			"further interface gets this name", name, TypePTP, pair.ContainerInterface)
+		r.report(where, "containerInterface: %q (default eth1), but %s has %q: want the same name in both plugins, so "+
+			"that no interface on request gets this name", name, TypePTP, pair.ContainerInterface)
 	}
 }
 
@@ -195,7 +197,7 @@ func (r *review) reviewPair(i int) {
 	}
 	if c.ContainerInterface == podLink {
 		r.report(r.nameOf(i), "containerInterface: %q: want another name, for example eth1, because the pod's link to "+
-			"its ENI has this name", podLink)
+			"its ENI has the name %[1]s", podLink)
 	}
 	if mark := *cmp.Or(c.NodePortMark, new(uint32(ptp.DefaultNodePortMark))); mark&kubeProxyMarks != 0 {
 		r.report(r.nameOf(i), "nodePortMark: %d (%#x): want other bits, such as 8192 (0x2000), because kube-proxy "+
@@ -216,7 +218,7 @@ func (r *review) reviewPair(i int) {
 			r.reviewPortmap(j, *cmp.Or(c.NodePortMark, new(uint32(ptp.DefaultNodePortMark))))
 		case "bandwidth":
 			r.report(r.nameOf(j),
-				`remove this plugin, because it cannot limit a pod with an ipvlan slave, and add `+
+				`this plugin cannot limit a pod with an ipvlan slave: remove the plugin, and add `+
 					`"capabilities": {"bandwidth": true} to %s`, r.Plugins[i].Type)
 		case "sbr":
 			r.report(r.nameOf(j),
@@ -238,7 +240,7 @@ func (r *review) reviewTuning(i int) {
 	}
 	if m := r.Plugins[i]; json.Unmarshal(m.Raw, &c) == nil && (c.MAC != "" || m.Capabilities["mac"]) {
 		r.report(r.nameOf(i), "mac: the pod's link has the MAC address of its ENI, and cannot have another: remove "+
-			"mac, also from capabilities")
+			`the key "mac", also from "capabilities"`)
 	}
 }
 
@@ -255,8 +257,8 @@ func (r *review) reviewPortmap(i int, mark uint32) {
 		return
 	}
 	if bit := *cmp.Or(c.MarkMasqBit, new(defaultBit)); bit >= 0 && mark>>bit&1 != 0 {
-		r.report(r.nameOf(i), "markMasqBit: %d (default 13) is in the nodePortMark %#x, so other pods of the node "+
-			"would not reach hostPorts: want another bit, such as 12", bit, mark)
+		r.report(r.nameOf(i), "markMasqBit: %d (default 13) is in the nodePortMark %#x, so pods would not reach "+
+			"hostPorts on their own node: want another bit, such as 12", bit, mark)
 	}
 }
 
@@ -309,8 +311,8 @@ func (r *review) reviewGateways(where string, c *egress.Config, p ptp.Config) {
 			gw, ok := wrong.Address("gateways", text)
 			if why := whyByENI(gw, p, routed); ok && why != "" && indexContaining(byNode, gw) < 0 {
 				r.report(where,
-					"egress: %s: gateways: %s: want the CIDR of the Services in hostCidrs, because %s",
-					name, gw, why)
+					"egress: %s: gateways: %s: want the CIDR of the Services in hostCidrs, because %s, so packets to "+
+						"this gateway leave by the pod's ENI", name, gw, why)
 			}
 		}
 	}
@@ -322,11 +324,11 @@ func whyByENI(a netip.Addr, p ptp.Config, routed []netip.Prefix) string {
 	i := indexContaining(routed, a)
 	switch {
 	case i >= 0:
-		return "routeToCidrs has " + routed[i].String()
+		return `"routeToCidrs" has ` + routed[i].String()
 	case a.Is6():
 		return "the default route of IPv6 is by the ENI"
 	case p.DefaultRoute == "vpc":
-		return "defaultRoute is vpc"
+		return `"defaultRoute" is "vpc"`
 	}
 	return ""
 }

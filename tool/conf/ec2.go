@@ -42,8 +42,8 @@ func (r *review) reviewNewENI(where, at string, p lease.PoolConfig) {
 	m.IDs("secGroupIds", "sg", p.SecGroupIDs)
 	r.reportLines(where, m.Err())
 	if most := mostTags - len(ourTags); len(p.ENITags) > most {
-		r.report(where, "%seniTags: %d tags: want at most %[5]d, because EC2 allows %[3]d for an ENI, and the plugin "+
-			"sets %[4]d itself",
+		r.report(where, "%seniTags: %d tags: want at most %[5]d, because EC2 allows %[3]d tags for an ENI, and the "+
+			"plugin itself sets %[4]d of them",
 			at, len(p.ENITags), mostTags, len(ourTags), most)
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.ENITags)) {

@@ -154,7 +154,7 @@ func TestRefusedByRuntime(t *testing.T) {
 			`counts: remove one of the two`,
 		list(``, ``,
 			`, {"type": "tuning", "mac": "02:00:00:00:00:01"}`): `plugins[1] tuning: mac: the pod's link has the MAC ` +
-			`address of its ENI, and cannot have another: remove mac, also from capabilities`,
+			`address of its ENI, and cannot have another: remove the key "mac", also from "capabilities"`,
 		list(``, `, "nodePortMark": 16384`,
 			""): `plugins[0] cni-ipvlan-vpc-k8s: nodePortMark: 16384 (0x4000): want other bits, such as 8192 ` +
 			`(0x2000), because kube-proxy masquerades or drops packets with the bits 0xc000`,
@@ -174,8 +174,8 @@ func TestRefusedByRuntime(t *testing.T) {
 		list(``, `, "eniTags": {"k": "`+strings.Repeat("v", 257)+`"}`,
 			""): `: want a value of at most 256 characters`,
 		list(``, `, "eniTags": {`+tags(47)+`}`,
-			""): `plugins[0] cni-ipvlan-vpc-k8s: eniTags: 47 tags: want at most 46, because EC2 allows 50 for an ` +
-			`ENI, and the plugin sets 4 itself`,
+			""): `plugins[0] cni-ipvlan-vpc-k8s: eniTags: 47 tags: want at most 46, because EC2 allows 50 tags for ` +
+			`an ENI, and the plugin itself sets 4 of them`,
 		list(``, `, "pools": {"a": {"secGroupIds": ["web"], "namespaces": ["x"]}}`,
 			""): `plugins[0] cni-ipvlan-vpc-k8s: pools: a: secGroupIds: "web": want an ID, not a name, ` +
 			`for example sg-0123456789abcdef0`,

@@ -39,8 +39,8 @@ func (r *review) reviewNeighbour(f string, other List) {
 	}
 	mine, has := pairOf(r.List)
 	if a, b := logOf(r.List), logOf(other); a != b && a.File != "" && b.File != "" {
-		r.report("", "leaseLog: %s has another value: want the same value in both. Otherwise each ADD of one network "+
-			"ends the log of the other, and whois reads only the last log", f)
+		r.report("", "leaseLog: %s has another value: want the same value in both files. Otherwise each ADD of one "+
+			"network ends the log of the other, and whois reads only the log of the last ADD", f)
 	}
 	r.reviewENIUse(f, other)
 	theirs, also := pairOf(other)
@@ -48,16 +48,16 @@ func (r *review) reviewNeighbour(f string, other List) {
 		return
 	}
 	if mine.IPMasq != theirs.IPMasq {
-		r.report("", "ipMasq: %s has another value: want the same value in both. If one network masquerades, the "+
-			"node also masquerades pods of the other", f)
+		r.report("", "ipMasq: %s has another value: want the same value in both files. If one network masquerades, "+
+			"the node also masquerades pods of the other", f)
 	}
 	if mine.KeepCaller && !theirs.KeepCaller {
-		r.report("", "keepCaller: %s has another value: want the same value in both. Otherwise the node replaces "+
-			"the address of callers by its own, also for pods of this network", f)
+		r.report("", "keepCaller: %s has another value: want the same value in both files. Otherwise the node "+
+			"replaces the address of callers by its own, also for pods of this network", f)
 	}
 	if !mine.Loopless() && theirs.Loopless() {
-		r.report("", `serviceLoop: %s has "none": want the same value in both. Otherwise the node replaces the address `+
-			`of callers of a NodePort by its own, also for pods of this network`, f)
+		r.report("", `serviceLoop: %s has "none": want the same value in both files. Otherwise the node replaces the `+
+			`address of callers of a NodePort by its own, also for pods of this network`, f)
 	}
 }
 
@@ -70,15 +70,15 @@ func (r *review) reviewENIUse(f string, other List) {
 	none := lease.ProvisionNone
 	mine, theirs := r.IPAM.Policies()[0], other.IPAM.Policies()[0]
 	if (mine.Provision == none) != (theirs.Provision == none) {
-		r.reportTolerated("provision: %s has %q, and this network has %q: want %q in both, or in neither. After a "+
-			"boot, a network with %[4]q trusts metadata, which may still show addresses that another network has "+
-			"released",
+		r.reportTolerated("provision: %s has %q, and this network has %q: want %q in both networks, or in "+
+			"neither network. After a boot, a network with %[4]q trusts metadata, which may still show addresses "+
+			"that another network has released",
 			f, theirs.Provision, mine.Provision, none)
 	}
 	if mine.Provision == none && !mine.Pools && theirs.Pools {
-		r.reportTolerated("pools: %s has pools or requests, and this network has neither: want the same in both. "+
-			`Otherwise, with "provision": "none", the node uses ENIs before it knows their tags, so pods may get `+
-			"addresses of all pools", f)
+		r.reportTolerated("pools: %s has pools or requests, and this network has neither: want pools or "+
+			`requests in both networks, or in neither network. Otherwise, with "provision": "none", the node uses `+
+			"ENIs before it knows their tags, so pods may get addresses of all pools", f)
 	}
 }
 

@@ -78,7 +78,7 @@ func (r *review) reviewServices(i, k int, ipam *lease.Config, pair *ptp.Config) 
 	others := func(m Member) bool { return m.Type == "portmap" }
 	if pair.NodePorts != nil && *pair.NodePorts == "" && slices.ContainsFunc(r.Plugins, others) {
 		r.report(r.nameOf(k), `nodePorts: "": want a range that has the hostPorts of portmap, for example "1:32767", `+
-			`because callers get no answer from a hostPort out of this range`)
+			`because callers get no answer from a hostPort outside of this range`)
 	}
 }
 
@@ -114,8 +114,8 @@ func (r *review) reviewBesideRouted(pairType string) {
 		bit := *cmp.Or(c.MarkMasqBit, new(-1))
 		switch {
 		case m.Type == "tuning" && c.MTU != 0:
-			r.report(r.nameOf(i), `mtu: %d: for a pod with dataPath "veth", tuning changes only one end of the pair, `+
-				`so larger packets are lost: move mtu to %s`, c.MTU, pairType)
+			r.report(r.nameOf(i), `mtu: %d: for a pod with dataPath "veth", tuning changes the MTU of only one end of the `+
+				`pair. So large packets are lost: move "mtu" to %s`, c.MTU, pairType)
 		case m.Type == "portmap" && c.Backend != "nftables" && bit >= 0 && ptp.ENIMarks>>bit&1 != 0:
 			r.report(r.nameOf(i), `markMasqBit: %d is one of the bits %#x, which stand for ENIs with dataPath "veth". `+
 				`Packets of pods would get another source address. Want another bit, such as 4, or "backend": "nftables"`, bit,
