@@ -32,7 +32,7 @@ func TestText(t *testing.T) {
 			"be reached",
 		"run: ip address del 10.0.1.7/32 dev eth1. Then enable cni-links.service",
 		"sysctl -w net.ipv4.conf.all.rp_filter=2", "ip rule add pref 10001 from 10.0.1.6 lookup 10001",
-		"run cni-tool registry-gc --free-after=15m, which adds it to the registry as soon as metadata shows it",
+		"run cni-tool registry-gc --free-after=15m, which adds the address to the registry",
 		"EC2 refuses AssignPrivateIpAddresses: PrivateIpAddressLimitExceeded on eni-0123456789abcdef0 in us-east-1a",
 		"shop/checkout-7d9f8c6b5-x2x4z has this address on eni-00000000000000002, vetha1b2c3d4, 2001:db8:1::5, " +
 			"m5.large",

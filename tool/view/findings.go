@@ -110,14 +110,16 @@ func (k *Comparison) judgeENI(id string) []Finding {
 	case phase == registry.Draining && known.OnRequest:
 		return []Finding{{id, "a collection is detaching this ENI, because no pod uses the ENI any more. " +
 			"The node does not delete the ENI",
-			"the next " + cli.Name + " registry-gc detaches the ENI, or lets pods have it again", true}}
+			"the next " + cli.Name + " registry-gc detaches the ENI. If the ENI must stay, pods can ask for it again",
+			true}}
 	case phase == registry.Draining && k.keepsENIs && e.Status == "available" && !k.mayLack(known.Detaching):
-		return []Finding{{id, "a process has detached this ENI, but has not deleted it. The configuration forbids " +
-			"the deletion of ENIs (provision), so the ENI stays, and counts against the account's quota of ENIs",
+		return []Finding{{id, `a process has detached this ENI, but has not deleted it. The key "provision" of the ` +
+			"configuration forbids the deletion of ENIs. So the ENI stays, and counts against the account's quota of " +
+			"ENIs",
 			"run " + cli.Name + " remove-interface " + id, false}}
 	case phase == registry.Draining && k.keepsENIs:
-		return []Finding{{id, "a process has begun to delete this ENI. The configuration forbids the deletion of " +
-			"ENIs (provision)",
+		return []Finding{{id, `a process has begun to delete this ENI, but the key "provision" of the configuration ` +
+			"forbids the deletion of ENIs",
 			"if the ENI stays attached, pods can have its addresses again after the next " + cli.Name + " registry-gc",
 			true}}
 	case phase == registry.Draining:
@@ -129,9 +131,9 @@ func (k *Comparison) judgeENI(id string) []Finding {
 		return []Finding{{id,
 			"the registry has this ENI, but in EC2 it is not attached, so pods on it have lost their network",
 			"another program or an operator has detached the ENI (CloudTrail shows DetachNetworkInterface). Delete " +
-				"its pods, or attach the ENI again. When its addresses have been free for --free-after, " + cli.Name +
-				" registry-gc removes the ENI from the registry. If this node has created the ENI and provision is " +
-				"full, registry-gc also deletes it", false}}
+				"the pods of this ENI, or attach the ENI again. When all addresses of the ENI have been free for the " +
+				"time of --free-after, " + cli.Name + " registry-gc removes the ENI from the registry. It also " +
+				`deletes the ENI, if this node has created the ENI, and "provision" is "full"`, false}}
 	case inRegistry && k.links[known.MAC] == "" && !k.isInPod(id):
 		if known.Link == "" && !known.NoLink(k.now) {
 			return []Finding{{id, "the node does not have the link of this ENI yet (MAC address " + known.MAC +
@@ -139,8 +141,8 @@ func (k *Comparison) judgeENI(id string) []Finding {
 		}
 		return []Finding{{id, "the node does not have the link of this ENI (MAC address " + known.MAC +
 			"). Pods on this ENI have lost their network, and new pods do not use the ENI",
-			"check dmesg for errors of the network driver, and whether another program has moved the link to another " +
-				"namespace. The ENI serves pods again when the link is back", false}}
+			"look in dmesg for errors of the network driver. Find out whether another program has moved the link to " +
+				"another namespace. The ENI serves pods again when the link is back", false}}
 	case attached && k.isEmpty():
 		return nil
 	case !inRegistry && attached:
@@ -170,8 +172,8 @@ func (k *Comparison) judgePrefixes(id string) (fs []Finding) {
 			gone, unassigned := k.state.Gone[p.Addr()]
 			fs = append(fs, Finding{p.String(), "EC2 has this prefix on " + id +
 				", but the registry does not, so no pod gets its addresses",
-				"run " + cli.Name +
-					" registry-gc --free-after=15m, which adds the prefix to the registry as soon as metadata shows it",
+				"wait until metadata shows the prefix, then run " + cli.Name +
+					" registry-gc --free-after=15m, which adds the prefix to the registry",
 				unassigned && k.now.Sub(gone) < longestLag})
 		}
 	}
@@ -203,14 +205,15 @@ func (k *Comparison) inPrefix(h Holding) bool {
 // judgeStray returns the finding about an ENI that was created for this node, but is not attached.
 func (k *Comparison) judgeStray(id string) []Finding {
 	if len(k.state.Intents) > 0 || k.isEmpty() || !k.state.Rebuilt.Since.IsZero() {
-		next := "the next ADD that needs an ENI attaches it, or the next " + cli.Name + " registry-gc deletes it"
+		next := "the next ADD that needs a new ENI attaches this ENI, or the next " + cli.Name +
+			" registry-gc deletes this ENI"
 		switch {
 		case k.EC2.enis[id].Tags[book.TagManaged] == "false":
 			next = "within 15 minutes after the interruption, repeat " + cli.Name + " new-interface, which continues " +
 				"with this ENI. Later, or after a loss of the registry, new-interface may create another ENI: then " +
 				"delete this ENI by " + cli.Name + " eni-gc"
 		case k.keepsENIs:
-			next = "an ADD may attach the ENI, if the provision of the ADD's network is full. If the ENI is still " +
+			next = `an ADD of a network with "provision": "full" may attach the ENI. If the ENI is still ` +
 				"not attached 15 minutes after the interruption, run " + cli.Name + " registry-gc, and then " +
 				cli.Name + " remove-interface " + id
 		}
@@ -269,7 +272,7 @@ func (k *Comparison) judgeLeased(at string, h Holding) (fs []Finding) {
 		fs = append(fs, Finding{at, "this address is leased to " + h.Owner() +
 			", but no namespace has the address. The pod ended without a DEL, or its ADD failed",
 			"check that cni-gc.timer is active. " + cli.Name +
-				" registry-gc ends the lease when two of its runs have found this", false})
+				" registry-gc ends the lease when two of its runs have found the address in no namespace", false})
 	}
 	return fs
 }
@@ -326,12 +329,12 @@ func (k *Comparison) judgeUnknown(at string, a netip.Addr) []Finding {
 		return []Finding{{at, "this node unassigned this address " + Brief(k.now.Sub(gone)) +
 			" ago, but EC2 or metadata still shows it", "wait some minutes", true}}
 	case k.EC2.Answered && id == "":
-		return []Finding{{at, "metadata shows this address, but EC2 no longer has it, because metadata is behind EC2",
+		return []Finding{{at, "metadata still shows this address, but EC2 no longer has it: metadata is behind EC2",
 			"wait some minutes", true}}
 	case id != "" && e.Status != "available" && k.state.ENIs[id].MAC != "" && !k.state.ENIs[id].Foreign:
 		return []Finding{{at, "EC2 has this address on " + id + ", but the registry does not, so no pod gets it",
-			"an operator or another program has assigned the address. Run " + cli.Name +
-				" registry-gc --free-after=15m, which adds it to the registry as soon as metadata shows it", false}}
+			"an operator or another program has assigned the address. Wait until metadata shows the address, then " +
+				"run " + cli.Name + " registry-gc --free-after=15m, which adds the address to the registry", false}}
 	}
 	return nil
 }

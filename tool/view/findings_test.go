@@ -138,7 +138,7 @@ func TestFindingsDraining(t *testing.T) {
 // TestFindingsBegun: a killed ADD has created an ENI. The configuration decides which program or person must finish the
 // work.
 func TestFindingsBegun(t *testing.T) {
-	for keeps, want := range map[bool]string{false: "registry-gc deletes it", true: "remove-interface eni-2"} {
+	for keeps, want := range map[bool]string{false: "registry-gc deletes this ENI", true: "remove-interface eni-2"} {
 		s := &registry.State{Instance: registry.Instance{ID: "i-1"},
 			Intents: map[string]registry.Intent{"a": {Action: book.AttachAction, ENI: "eni-2"}}}
 		o := Observation{Now: time.Now(), State: s, KeepsENIs: keeps, EC2: Said{true, []aws.ENI{{ID: "eni-2",

@@ -72,7 +72,7 @@ func Attached(ctx context.Context, l aws.Limits, tagged bool) (*registry.State, 
 	if tagged && slices.ContainsFunc(enis, func(e aws.ENI) bool { _, ok := were[e.ID]; return !ok && !e.Boot }) {
 		all, err := cloud.DescribeENIs(ctx, aws.ByInstance(i.ID))
 		if err != nil {
-			return nil, fmt.Errorf("ask EC2 for the ENIs' tags, because the tags name the ENIs' pools: %w", err)
+			return nil, fmt.Errorf("EC2 did not report the tags of the ENIs, which name the pools of the ENIs: %w", err)
 		}
 		for _, e := range all {
 			described[e.ID] = e

@@ -98,7 +98,8 @@ func eniMetric(s *registry.State, now time.Time) Metric {
 // warmMetric shows how many free addresses each pool should keep.
 func warmMetric(wanted map[string]int) Metric {
 	m := Metric{Name: "warm_min_addresses",
-		Help: "How many free IPv4 addresses a pool should keep: warm.min, or fewer near maxPods."}
+		Help: "How many free IPv4 addresses a pool should keep: the lower of warm.min and the number of pods that " +
+			"maxPods still allows."}
 	for pool, n := range wanted {
 		m.Add(float64(n), "pool", conf.PoolName(pool))
 	}

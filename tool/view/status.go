@@ -284,8 +284,8 @@ func (e eniStatus) printMissed(w io.Writer, now time.Time) {
 	since := Brief(now.Sub(*e.Missed))
 	switch e.State {
 	case "detached":
-		fmt.Fprintf(w, "%s has not been attached to this instance for %s. Its pods have lost their network, and "+
-			"new pods do not use this ENI\n", e.ID, since)
+		fmt.Fprintf(w, "%s is no longer attached to this instance, and its link has been missing for %s. Its pods "+
+			"have lost their network, and new pods do not use this ENI\n", e.ID, since)
 	case "no-link":
 		fmt.Fprintf(w, "%s has had no link on this node for %s. Its pods have lost their network, and new pods "+
 			"do not use this ENI\n", e.ID, since)
@@ -299,8 +299,8 @@ func (e eniStatus) printMissed(w io.Writer, now time.Time) {
 func (n Status) Print(w io.Writer, now time.Time) {
 	switch {
 	case n.Instance.ID == "" && len(n.Addrs) > 0:
-		fmt.Fprintln(w, "the registry has no ENI and no pod yet, because the original plugin wrote it. The next ADD "+
-			"or collection adds them")
+		fmt.Fprintln(w, "the original plugin wrote the registry, so the registry has no ENI and no pod yet. The next "+
+			"ADD or collection adds the ENIs and pods")
 	case n.Instance.ID == "":
 		fmt.Fprintln(w, emptyRegistry+". The next ADD or registry-gc builds the registry from the kernel, metadata "+
 			"and EC2. Pods keep their addresses")

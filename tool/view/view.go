@@ -230,7 +230,7 @@ func (d Difference) Print(w io.Writer) {
 	case d.Metadata && d.EC2:
 		fmt.Fprintln(w, "the sources agree")
 	default:
-		fmt.Fprintln(w, "the sources that answered agree")
+		fmt.Fprintln(w, "all sources that gave an answer agree")
 	}
 	for _, f := range d.Findings {
 		fmt.Fprintf(w, "%s: %s\n    %s\n", f.About, f.Means, f.Do)
