@@ -68,7 +68,7 @@ func (w *world) installsItself(t *testing.T) {
 		out, err := w.Kubectl(t.Context(), "logs", "--namespace=kube-system",
 			"--selector=app.kubernetes.io/name="+suiteName,
 			"--container=install", "--tail=5")
-		if err == nil && !strings.Contains(out, "the node has pods of this network") {
+		if err == nil && !strings.Contains(out, "the node has pods with addresses from our plugins") {
 			err = fmt.Errorf("what the removal says while there are pods: %s", out)
 		}
 		return err

@@ -27,7 +27,7 @@ type Conflist struct {
 func ReadConflist(file string) (*Conflist, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("read the conflist to install: %w", err)
+		return nil, fmt.Errorf("read the conflist of --conflist: %w", err)
 	}
 	return &Conflist{filepath.Base(file), text}, nil
 }
@@ -95,8 +95,8 @@ func (c *Conflist) checkMistakes(p Place) error {
 func (i *Installation) putConflist() error {
 	if i.Conflist == nil {
 		if ours, err := i.conflists(); err == nil && len(ours) == 0 {
-			slog.Warn("the node has no conflist of ours, so the runtime does not use the plugins: copy a conflist as "+
-				"the last step",
+			slog.Warn("the node has no conflist of ours, so the runtime does not use the plugins. Copy a conflist "+
+				"into this directory, as the last step of the installation",
 				"directory", i.ConfDir)
 		}
 		return nil
@@ -122,8 +122,8 @@ func (i *Installation) putConflist() error {
 	before := func(f conf.File) bool { return f.Path < target && !f.Multus && !slices.Contains(old, f.Path) }
 	files := conf.Load(i.ConfDir).Files
 	if first := slices.IndexFunc(files, before); first >= 0 {
-		slog.Warn("the runtime uses another file, because its name sorts before the name of our conflist: remove "+
-			"that file, or rename our conflist",
+		slog.Warn("the runtime uses another file and not our conflist, because the name of that file sorts first: "+
+			"remove that file, or rename our conflist",
 			"used", files[first].Path, "ours", target)
 	}
 	return nil

@@ -74,8 +74,8 @@ func (i *Installation) warnOfLacking(text []byte) {
 		}
 	}
 	if len(lacks) > 0 {
-		slog.Warn("the file for the units lacks variables, and install does not change it, because install has not "+
-			"written it: add the variables to the file. Or delete the file, and run install again",
+		slog.Warn("the environment file of the units lacks variables. Install has not written this file, and "+
+			"does not change it: add the variables to the file. Or delete the file, and run install again",
 			"variables", strings.Join(lacks, ", "), "file", environmentFile)
 	}
 }

@@ -51,7 +51,7 @@ func (i *Installation) nodeFiles() ([]nodeFile, error) {
 	}
 	for _, f := range all {
 		if _, err := i.Source.Stat(f.from); f.from != "" && err != nil {
-			return nil, cli.Hint(fmt.Errorf("find the files to install: %w", err), fromHint)
+			return nil, cli.Hint(fmt.Errorf("find the programs in --from: %w", err), fromHint)
 		}
 	}
 	if !i.Systemd {

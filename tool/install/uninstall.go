@@ -20,7 +20,7 @@ import (
 
 // ErrInUse means that pods of the node have addresses from our plugins. The runtime needs the plugins for the DELs of
 // these pods.
-var ErrInUse = errors.New("the node has pods of this network")
+var ErrInUse = errors.New("the node has pods with addresses from our plugins")
 
 // metricsFiles are the files in which our units write metrics by default.
 var metricsFiles = []string{
@@ -131,6 +131,6 @@ func inUseError(why, lastHint string) error {
 	return cli.Hint(fmt.Errorf("nothing is removed, because %w, and the runtime needs the plugins to delete these "+
 		"pods: %s", ErrInUse, why),
 		"drain the node. For pods of DaemonSets, delete the DaemonSets. Or install the conflist of the next network "+
-			"plugin, with a name that sorts before ours, and then delete these pods. When the pods are gone, run "+
-			cli.Name+" registry-gc --free-after=15m, and try again"+lastHint)
+			"plugin, under a name that sorts before the name of our conflist. Then delete these pods. "+
+			"When the pods are gone, run "+cli.Name+" registry-gc --free-after=15m, and try again"+lastHint)
 }

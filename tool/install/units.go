@@ -43,7 +43,7 @@ func (i *Installation) unitFiles() ([]nodeFile, error) {
 		return err
 	})
 	if err != nil {
-		return nil, cli.Hint(fmt.Errorf("read the units to install: %w", err), fromHint)
+		return nil, cli.Hint(fmt.Errorf("read the units in --from: %w", err), fromHint)
 	}
 	for _, unit := range i.Enable {
 		link, err := enablingLinks(all, unit)
