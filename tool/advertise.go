@@ -24,28 +24,29 @@ func advertise() *cli.Command {
 	return &cli.Command{
 		Name:  "advertise",
 		Usage: "Tell the scheduler for how many pods this node has or can get addresses",
-		Description: `For a systemd timer. It sets the extended resource ` + Resource + `
-of this node, by one PATCH of its status, with the kubelet's credentials. It asks
-Kubernetes for nothing else. A pod that asks for 1 of the resource comes only to a
-node that has an address left for it: see docs/scheduler.md.
+		Description: `For a systemd timer. The command sets the extended resource ` + Resource + `
+of this node. For this, it sends a PATCH of the node's status to the API server, with the
+kubelet's credentials. It makes no other kind of request to the API server. If a pod asks
+for 1 of the resource, the scheduler chooses only a node that has an address left for the
+pod: see docs/scheduler.md.
 
-The number is a total. The scheduler subtracts the requests of pods from it. The
-number counts addresses that pods have, free and cooling addresses, and addresses
-that the node can still get from EC2. From this sum, the command subtracts the largest
-number of addresses that cooled at the same time within --window. The instance type, the
-configuration and the subnets limit how many addresses the node can get. The command
-asks EC2 for the subnets once an hour. While the subnets limit the number, it asks
-every ten minutes, and after each growth. The result is never below the number of
-addresses that pods have.
+The number of the resource is a total. The scheduler subtracts the requests of pods from
+this number. The number counts the addresses of pods, the free and cooling addresses, and
+the addresses that the node can still get from EC2. From this sum, the command subtracts
+the largest number of addresses that cooled at the same time within --window. The
+instance type, the configuration and the subnets limit how many addresses the node can
+get. The command asks EC2 once an hour how many free addresses the subnets have. If the
+subnets limit the number, the command asks every ten minutes, and after each growth. The
+result is never below the number of addresses that pods have.
 
-This resource is for the pool default. Each other pool has a resource of its own,
+This resource is for the pool "default". Each other pool has a resource of its own,
 ` + Resource + `-POOL.
 
 If the command cannot read the registry or the configuration, or does not know the
-instance, it fails. The node then still advertises its old numbers.
+instance, the command fails. The node then still advertises its old numbers.
 
-With --feature-file, it writes the numbers for the local source of
-node-feature-discovery, and does not call the API server:
+With --feature-file, the command does not call the API server. It writes the numbers into
+a file for the local source of node-feature-discovery:
 
     ` + Name + ` advertise --feature-file=/etc/kubernetes/node-feature-discovery/features.d/cni-ipvlan-vpc-k8s` +
 			cli.JSON("[] resource number leased free more cooling reserved"),

@@ -18,11 +18,11 @@ func allocate() *cli.Command {
 	return &cli.Command{
 		Name:  "allocate-first-available",
 		Usage: "Allocate a private IP on the first available interface",
-		Description: `It assigns addresses to the first ENI, by device index, that can take more. The next
-pods use these addresses. It skips ENIs for which pods have asked, and ENIs that serve no
-pods by the configuration. Without --index, it also skips ENIs below
-interfaceIndex of the configuration. If the configuration has a mistake, give
---index:
+		Description: `It searches the ENIs in the order of their device indexes. To the first ENI that can take
+more addresses, it assigns addresses, which the next pods get. It skips ENIs for which
+pods have asked, and ENIs that serve no pods by the configuration. Without --index, it
+also skips ENIs whose device index is below "interfaceIndex" of the configuration. If the
+configuration has a mistake, give --index:
 
     ` + Name + ` allocate-first-available --index=1 --ip_batch_size=10` + cli.JSON("iface id ips"),
 		Flags: []cli.Flag{

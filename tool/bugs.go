@@ -13,8 +13,9 @@ func bugs() *cli.Command {
 	return &cli.Command{
 		Name:  "bugs",
 		Usage: "Show any bugs associated with this instance",
-		Description: `broken_cidr: the metadata service leaves out CIDRs of the VPC that EC2 has,
-as it did on the first m5 and c5 instances. The command compares their answers.` + cli.JSON("[] bug afflicted"),
+		Description: `broken_cidr: the metadata service leaves out some CIDRs of the VPC, as it did on the
+first m5 and c5 instances. The command compares the CIDRs that metadata shows with
+the CIDRs that EC2 shows.` + cli.JSON("[] bug afflicted"),
 		Action: func(c *cli.Context) error {
 			cloud := aws.New(aws.Options{})
 			enis, err := cloud.ENIs(c.Context)

@@ -33,14 +33,15 @@ tries the VPC gateway, the metadata service, the Service of the API server, the 
 server and the internet. It changes nothing in other pods.
 
 If a path fails, the exit status is 1, and the command says where the packet
-stopped, why, and what to do. For the cause, it watches the links, and asks the
-kernel for the verdicts of netfilter and for routes. If the test is killed, the next
+stopped, why, and what to do. To find the cause, it watches the links, and asks
+the kernel for the verdicts of netfilter and for routes. If the test is killed, the next
 runs of registry-gc remove its leases and rules.
 
-With --serve, it makes one pod and answers at --port of this node, until it is
-interrupted or --for is over. Meanwhile, run connectivity-test on another node with
---peer ADDRESS, an address of this node. That test tries the paths between the two
-nodes. The security groups of both nodes must allow this port.` +
+With --serve, it makes one pod. The pod and this node answer at --port, until an operator
+interrupts the command, or the time of --for is over. Meanwhile, run
+connectivity-test --peer ADDRESS on another node, with an address of this node. That
+test tries the paths between the two nodes. The security groups of both nodes must allow
+this port.` +
 			cli.JSON("network failed took_ms pods[] {name ips iface} "+
 				"paths[] {path family from to state (works fails skipped) took_ms stopped cause do}"),
 		Flags: []cli.Flag{

@@ -19,9 +19,9 @@ func deallocate() *cli.Command {
 		Usage: "Deallocate a private IP",
 		Description: `It unassigns the addresses from this instance's ENIs. It refuses an address that a
 pod has, and the primary address of an ENI. If it refuses one address, it unassigns
-none. If EC2 does not answer, repeat the command: it finishes the release. The next
-registry-gc also finishes it, unless a network of the node has provision none. For
-IPv6 addresses, the role needs ec2:UnassignIpv6Addresses. iam-policy prints this
+none. If EC2 does not answer, repeat the command, which then finishes the release. The
+next registry-gc also finishes the release, unless a network of the node has
+"provision": "none". For IPv6 addresses, the role needs ec2:UnassignIpv6Addresses. iam-policy prints this
 permission only if pods may choose addresses.` + cli.JSON("deallocated"),
 		ArgsUsage: "IP...",
 		Action: func(c *cli.Context) error {

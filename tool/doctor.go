@@ -27,12 +27,12 @@ func doctorCommand() *cli.Command {
 		Description: `It checks
 
 ` + names.String() + `
-Each finding has its meaning, and what to do. An "error" breaks pods now or soon. A
+Each finding says what it means, and what to do. An "error" breaks pods now or soon. A
 "warning" may break pods. A "note" is for your information. Without --fix it changes
 nothing. With --fix it makes the changes that can do no harm, and reports them. If
-an error remains, the exit status is 1. With --root it checks the files of a machine
-image that does not run, and does not ask EC2. cni-doctor.timer makes all checks
-that do not ask EC2, for Prometheus.` +
+an error remains, the exit status is 1. With --root it makes no EC2 call, and checks
+the files of a machine image that does not run. cni-doctor.timer makes all checks
+that do not ask EC2, and writes the numbers of findings for Prometheus.` +
 			cli.JSON("errors warnings (that are left) checked findings[] {check severity about means do fixed}"),
 		Flags: []cli.Flag{
 			conf.Flag(),

@@ -22,17 +22,18 @@ func drainInterface() *cli.Command {
 	return &cli.Command{
 		Name:  "drain-interface",
 		Usage: "List ENIs that differ from the configuration, or give new pods no addresses of the named ENIs",
-		Description: `Without arguments, it lists ENIs with other security groups or another subnet than the
-configuration has. It also lists ENIs that drain already. With arguments, new pods get
-no addresses of these ENIs from now on, and running pods keep their addresses. When the
-last pod of such an ENI has ended, registry-gc deletes the ENI. It does this only if
-this node has created the ENI and provision is full. Remove other ENIs by
+		Description: `Without arguments, it lists ENIs whose security groups or subnet do not fit the
+configuration. It also lists ENIs that drain already. With arguments, it drains the named
+ENIs: new pods get no addresses of these ENIs, and running pods keep their addresses. When
+the last pod of a named ENI has ended, registry-gc deletes the ENI, if this node has
+created the ENI and "provision" is "full". Remove all other drained ENIs by
 remove-interface. The instance needs a free slot for the ENI of new pods.
 
 It refuses the boot ENI, and ENIs for which a pod has asked. With --undo, it also
 refuses an ENI that a process has begun to delete. The registry has the mark of a
-drained ENI, so a boot removes the mark. The command asks EC2 for the subnets if
-their tags matter. If the role may not ask, it compares only the security groups.` +
+drained ENI, so a boot removes the mark. If a pool has "subnetTags", the
+command asks EC2 for the tags of the subnets. If the role does not permit this call, the
+command compares only the security groups.` +
 			cli.JSON("[] id iface pool pods draining why"),
 		ArgsUsage: "[ENI...]",
 		Flags: []cli.Flag{conf.Flag(),

@@ -24,16 +24,16 @@ func egressCommand() *cli.Command {
 		Name:  "egress",
 		Usage: "List the clients and routers of egresses, and the rule that their security groups need",
 		Description: `It lists the egresses of the configuration, and the rule for the security groups of
-clients and routers. If root runs it, it also lists the clients and routers of
-this node, and counts their packets.
+clients and routers. For root, it also lists the clients and routers of this
+node, and counts their packets.
 
 --manifest prints the objects of Kubernetes for the routers of one egress:
 
     ` + Name + ` egress --config 10-pods.conflist --manifest partner | kubectl apply -f -
 
 These objects are a namespace, a Service, a PodDisruptionBudget and a Deployment. With
---address, each router is a StatefulSet instead, and keeps its address of the VPC.
-The values come from the conflist. If the conflist lacks something, comments at the
+--address, a StatefulSet for each router takes the place of the Deployment, and the
+router keeps its address of the VPC. The values come from the conflist. If the conflist lacks something, comments at the
 beginning of the output say what to add to the conflist. For a new egress, these
 comments also have the egress itself.` +
 			cli.JSON(`egresses[] {network port name gateways[] destinations[] except[] mtu namespaces[] selectable[] routers[] clients[]}
@@ -132,14 +132,14 @@ func (a egressAnswer) print(w io.Writer) {
 		}
 		fmt.Fprintf(w, "%s: pods reach %s by the routers behind %s\n",
 			e.Name, joinWords(e.Destinations, ""), joinWords(e.Gateways, ""))
-		fmt.Fprintf(w, "    namespaces of clients: %s; namespaces whose pods may ask: %s\n"+
+		fmt.Fprintf(w, "    namespaces of clients: %s; namespaces whose pods may ask for it: %s\n"+
 			"    namespaces of routers: %s\n",
 			joinWords(e.Namespaces, "none"), joinWords(e.Selectable, "none"), joinWords(e.Routers, "none"))
 	}
 	if len(a.Egresses) > 0 {
 		fmt.Fprintf(w, "security groups must allow %s port %s between clients and routers, in and out\n",
 			strings.ToUpper(a.Rule.Protocol), strings.Join(ports, ", "))
-		fmt.Fprintln(w, "    with serviceLoop none, the nodes send the packets of clients, so allow this port "+
+		fmt.Fprintln(w, `    with "serviceLoop": "none", the nodes send the packets of clients, so allow this port `+
 			"between nodes and routers, too")
 	}
 	if len(a.Pods) > 0 {

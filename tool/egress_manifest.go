@@ -191,10 +191,10 @@ func (m *manifest) findEgress(c *cli.Context, name string, networks []conf.Netwo
 // newEgress returns the part that a conflist needs for a new egress.
 func newEgress(n conf.NetworkEgress, name string, e egress.Egress) missingPart {
 	text := fmt.Sprintf("%s: %s", inlineJSON(name), egressJSON(e))
-	means := "The conflist of all nodes needs this, within its key egress, before the routers start:"
+	means := "The conflist of all nodes needs these lines in the key \"egress\", before the routers start:"
 	if n.List.Plugin(conf.TypeEgress) == nil {
 		text = fmt.Sprintf("{\"type\": %q, \"egress\": {%s}}", conf.TypeEgress, text)
-		means = "The conflist of all nodes needs this plugin as the last one, before the routers start:"
+		means = "The conflist of all nodes needs this plugin as its last plugin, before the routers start:"
 	}
 	return missingPart{means, strings.Split(text, "\n")}
 }

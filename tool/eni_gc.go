@@ -35,24 +35,25 @@ func eniGC() *cli.Command {
 	return &cli.Command{
 		Name:  "eni-gc",
 		Usage: "Delete the ENIs of instances that no longer exist",
-		Description: `For one timer of a cluster, or for a timer on every node with RandomizedDelaySec:
+		Description: `For one timer in the whole cluster, or for a timer with RandomizedDelaySec on every node:
 
     ` + Name + ` eni-gc --grace=1h
 
 If an instance ends after it has created an ENI, and before it has attached the ENI,
 the ENI stays. The command deletes an ENI if two runs, at least --grace apart, have
-seen all of these:
+seen all of these facts:
 
   - the tag ` + book.TagInstance + `, which our ENIs get when they are created
   - the status available, which means not attached
   - the VPC of this instance
   - the instance in the tag is gone, or is this instance. An instance is gone if EC2
-    shows no ENI of it: even a stopped instance has an ENI. If the instance is this
-    one, its registry has neither the ENI nor an unfinished call
+    shows no ENI that is attached to it: even a stopped instance has such an ENI. If
+    the tag names this instance, this registry has neither the ENI nor an unfinished
+    call
 
 It never deletes an ENI of another instance that still exists: the registry-gc of
-that instance deletes the ENI. It never deletes ENIs without the first tag, such as
-ENIs of the original plugins. It never deletes ENIs with the tag
+that instance deletes the ENI. It never deletes ENIs without the tag
+` + book.TagInstance + `, such as ENIs of the original plugins. It never deletes ENIs with the tag
 ` + book.TagNoManage + `=true. The first run only remembers an ENI, in the file of --state. The command needs
 ec2:DescribeNetworkInterfaces and ec2:DeleteNetworkInterface.` +
 			cli.JSON("deleted[] {id instance subnet first_seen} waiting[] {id instance subnet first_seen}"),
@@ -61,7 +62,7 @@ ec2:DescribeNetworkInterfaces and ec2:DeleteNetworkInterface.` +
 				Usage: "only print what it would delete: delete no ENI, and do not change the file of --state"},
 			&cli.DurationFlag{Name: "grace", Value: time.Hour,
 				Usage: "delete ENIs that an earlier run saw at least this `TIME` ago"},
-			&cli.StringFlag{Name: "state", Usage: "keep in `FILE` when a run first saw each ENI",
+			&cli.StringFlag{Name: "state", Usage: "keep in `FILE` the time at which a run first saw each ENI",
 				DefaultText: "eni-gc.json in the directory of the registry"},
 		},
 		Action: func(c *cli.Context) error {

@@ -23,7 +23,8 @@ func eniif() *cli.Command {
 			"behind EC2." +
 			cli.JSON("[] iface mac id index card boot subnet subnet_cidr secgrps vpc ips"),
 		Flags: []cli.Flag{&cli.BoolFlag{Name: "boot", Usage: "list only the boot ENI"},
-			&cli.BoolFlag{Name: "pods", Usage: "list only the ENIs that may serve pods; without a conflist, each may"},
+			&cli.BoolFlag{Name: "pods",
+				Usage: "list only the ENIs that may serve pods; without a conflist, list all ENIs"},
 			conf.Flag()},
 		Action: func(c *cli.Context) error {
 			enis, err := aws.New(aws.Options{}).ENIs(c.Context)

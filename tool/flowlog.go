@@ -159,7 +159,7 @@ func (a *annotator) setFormat(fields []string) (header bool, err error) {
 	a.format = &f
 	if !slices.Contains(names, "pkt-dstaddr") || !slices.Contains(names, "pkt-srcaddr") {
 		slog.Warn("the flow log lacks the field pkt-srcaddr or pkt-dstaddr. If a packet had a secondary address of "+
-			"an ENI, the flow log has the primary address, so some pods may be wrong", "hint",
+			"an ENI, the flow log has the primary address. So the names of some pods may be wrong", "hint",
 			"create a new flow log with both fields")
 	}
 	if header && !a.json {

@@ -29,9 +29,9 @@ func iamPolicy() *cli.Command {
     aws iam put-role-policy --role-name NODE --policy-name cni \
         --policy-document "$(` + Name + ` iam-policy --config 10-pods.conflist)"
 
-It needs neither root nor EC2. A node may change only ENIs with the tag
+The command needs neither root nor EC2. A node may change only ENIs with the tag
 ` + book.TagManaged + `. Our ENIs get this tag when they are created, and
-the role cannot give it to another ENI. (With interfaceIndex 0, the role may change addresses without
+the role cannot give this tag to an existing ENI. (With interfaceIndex 0, the role may change addresses without
 this condition, because the boot ENI has no such tag.) The role may attach and detach ENIs only at
 the instance that makes the call. So the node must use the credentials of its own role. The policy limits subnets to
 subnetTags, and security groups to secGroupIds. If --config is a directory, the policy is for all

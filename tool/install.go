@@ -48,7 +48,8 @@ It prints its changes.` + cli.JSON("[] change path"),
 				Usage: "install the conflist `FILE` under its own name; without this flag, install no conflist"},
 			&cli.BoolFlag{Name: "check", Usage: "change nothing, and print what it would change"},
 			&cli.BoolFlag{Name: "uninstall",
-				Usage: "remove everything, and all conflists with our plugins; refused while pods have addresses"},
+				Usage: "remove everything that install has installed, and all conflists with our plugins; refused " +
+					"while pods have addresses"},
 			&cli.BoolFlag{Name: "force",
 				Usage: "with --uninstall: remove everything even while pods have addresses; the DEL of these pods " +
 					"then fails"},

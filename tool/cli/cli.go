@@ -113,7 +113,7 @@ func checkArgs(c *Context, hasOwnOutput bool) error {
 		return Misuse(c, "--output %q: want text or json", f)
 	}
 	if c.Command.ArgsUsage == "" && c.Args().Present() {
-		return Misuse(c, "%s: this command takes no arguments", c.Args().First())
+		return Misuse(c, "this command takes no arguments, so remove %q", c.Args().First())
 	}
 	return nil
 }

@@ -271,8 +271,8 @@ func (r *reader) listFiles(paths []string) (files []logFile, err error) {
 		case fi.IsDir():
 			path += "/" // otherwise WalkDir does not follow a symbolic link
 		case !fi.Mode().IsRegular():
-			return nil, fmt.Errorf("%s is no regular file: logs are read twice, so write this log to a file first",
-				path)
+			return nil, fmt.Errorf("%s is no regular file: this command reads each log twice, so write this log to a "+
+				"file first", path)
 		}
 		err = filepath.WalkDir(path, func(file string, d fs.DirEntry, err error) error {
 			switch {

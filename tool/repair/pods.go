@@ -58,7 +58,7 @@ func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknow
 
 // UnknownPod is the fault of each pair in the second result of LostBy.
 const UnknownPod = "the node has lost its routes to this pod, and repair cannot put them back. Neither the " +
-	"registry nor the container runtime has the attachment"
+	"registry nor the container runtime knows the pod's attachment"
 
 // barePairs looks for pairs that have lost their routes, and whose pods no source knows. It returns the node's ends of
 // these pairs. The pair of a pod that has just started may not have its routes yet. So barePairs reads the sources
