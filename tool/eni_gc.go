@@ -48,8 +48,8 @@ seen all of these facts:
   - the VPC of this instance
   - the instance in the tag is gone, or is this instance. An instance is gone if EC2
     shows no ENI that is attached to it: even a stopped instance has such an ENI. If
-    the tag names this instance, this registry has neither the ENI nor an unfinished
-    call
+    the tag names this instance, the registry of this node has neither the ENI nor an
+    unfinished call
 
 It never deletes an ENI of another instance that still exists: the registry-gc of
 that instance deletes the ENI. It never deletes ENIs without the tag
