@@ -460,7 +460,7 @@ func TestExclusiveSettings(t *testing.T) {
 	if err := os.WriteFile(registry, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	const changed = " has changed the link: the MTU of "
+	const changed = " has changed the ENI's link: the MTU of "
 	if out, err := w.tries(strings.Fields(doctor)...); err != nil || !strings.Contains(out, changed) ||
 		!strings.Contains(out, "the txqueuelen of") {
 		t.Errorf("doctor says %v:\n%s", err, out)

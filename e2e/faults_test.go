@@ -320,7 +320,7 @@ func (n *faultNode) ends(f fault, found []faultFinding, repair string) string {
 			n.t.Errorf("%s: cni-tool repair ends it, and doctor does not say so: %s", f.name, &do)
 		}
 	}
-	if strings.Contains(do.String(), "(--fix does it)") && !f.unfixed {
+	if strings.Contains(do.String(), "(--fix does ") && !f.unfixed {
 		try("`cni-tool doctor --fix`", "cni-tool doctor --fix --check "+namedChecks(found))
 	}
 	for cure := range strings.Lines(f.cure) {

@@ -31,7 +31,8 @@ func (p *Node) checkAddresses(context.Context) ([]Finding, error) {
 		}
 		found = append(found, Finding{Severity: severe, About: a.Prefix.Addr().String(), Means: means,
 			Do: fmt.Sprintf("run: ip address del %v dev %s. Then enable or restart cni-links.service, so that no "+
-				"network manager of the node configures the ENIs of pods", a.Prefix, a.Dev), fix: p.addrFix(a)})
+				"network manager of the node configures the ENIs of pods", a.Prefix, a.Dev),
+			fix: p.addrFix(a), partly: true})
 	}
 	return found, nil
 }

@@ -19,8 +19,8 @@ func (p *Node) checkAgreement(ctx context.Context) ([]Finding, error) {
 	silent := func(who string, w view.Source) {
 		if !w.Answered {
 			found = append(found, Finding{Severity: warning, About: who,
-				Means: "no answer, so doctor has compared only the other sources",
-				Do:    "look at the messages of the command that made this check: a warning has the reason"})
+				Means: "no answer, so doctor has left this source out of the comparison",
+				Do:    "look at the messages of the command that made this check: a warning says why no answer came"})
 		}
 	}
 	silent("metadata service", k.Metadata)

@@ -66,7 +66,7 @@ func (p *Node) missingMainRules(rules []nl.Rule) (found []Finding) {
 				Means: "no rule leads to the main table, because another program or an operator has deleted the " +
 					"kernel's rules (ip rule flush). The node reaches no " + f.String() + " address",
 				Do:  main.String() + ". Then run " + cli.Name + " repair, which puts back the rules of pods",
-				fix: p.objectFix(main)})
+				fix: p.objectFix(main), partly: true})
 		}
 	}
 	return found

@@ -26,8 +26,8 @@ const cloudInitConf = "updates:\n  network:\n    when: [boot-new-instance]\ndata
 	"apply_full_imds_network_config: false\n"
 
 // hotplugMeans is the consequence of hotplug.
-const hotplugMeans = "With hotplug, cloud-init gives the node all addresses of each ENI that is attached. The node " +
-	"then answers instead of its pods"
+const hotplugMeans = "With hotplug, cloud-init gives the node all addresses of each ENI that EC2 attaches later. The " +
+	"node then answers instead of its pods"
 
 // checkCloudInit checks that cloud-init does not configure the ENIs of pods (cloud-init, "Events and updates" and
 // "Amazon EC2"). With apply_full_imds_network_config, cloud-init configures all ENIs at the first boot. With hotplug,

@@ -43,7 +43,8 @@ func (p *Node) checkCloudSetup(ctx context.Context) ([]Finding, error) {
 		Do: "install the drop-in " + dropIn +
 			", run systemctl daemon-reload, and reboot the node. The rules stay until the reboot",
 		fix: p.fileFix(dropIn, cloudSetupConf,
-			", which systemd reads at its next daemon-reload. The rules stay until the node reboots")}}, nil
+			", which systemd reads at its next daemon-reload. The rules stay until the node reboots"),
+		partly: true}}, nil
 }
 
 // assignedValue returns the value of an environment variable after systemd has read the text of one file of a unit. The

@@ -41,7 +41,8 @@ type Finding struct {
 	Do       string `json:"do"`
 	Fixed    string `json:"fixed"` // what doctor has done about the finding; "": nothing
 
-	fix func(context.Context) (did string, err error) // nil: doctor cannot repair the fault, but an operator can
+	fix    func(context.Context) (did string, err error) // nil: doctor cannot repair the fault, but an operator can
+	partly bool                                          // fix does only the first step of Do
 }
 
 // A Check looks for findings of one kind. If run returns an error, the check could not be made.
@@ -61,7 +62,7 @@ const (
 )
 
 var checks = []Check{
-	{"config", "the conflist: mistakes, and files that runtimes read instead", (*Node).checkConfig, ofFiles},
+	{"config", "mistakes in the conflist, and files that runtimes read instead of it", (*Node).checkConfig, ofFiles},
 	{"plugins", "the plugins: whether they are installed, their versions, and their answers to STATUS",
 		(*Node).checkPlugins, ofFiles},
 	{"networkd", "systemd-networkd, which removes routes and rules of pods", (*Node).checkNetworkd, ofFiles},
@@ -72,17 +73,17 @@ var checks = []Check{
 	{"nodeadm", "nodeadm of EKS, which starts DHCP on the ENIs of pods", (*Node).checkNodeadm, ofFiles},
 	{"manager", "NetworkManager, which configures the ENIs of pods", (*Node).checkManager, ofFiles},
 	{"timers", "the units of systemd that run collections and refill pools", (*Node).checkTimers, ofFiles},
-	{"kernel", "ipvlan and nftables", (*Node).checkKernel, ofNode},
+	{"kernel", "whether the kernel supports ipvlan and nftables", (*Node).checkKernel, ofNode},
 	{"runtime", "releases of containerd that may end a pod without a DEL", (*Node).checkRuntime, ofNode},
 	{"neighbors", "the limits of the neighbour table, which all pods share", (*Node).checkNeighbors, ofNode},
 	{"sysctl", "forwarding and the reverse path filter", (*Node).checkSysctls, ofNode},
 	{"links", "the state and the MTU of the ENIs' links, and the families of the boot ENI", (*Node).checkLinks, ofNode},
-	{"others", "ENIs that others have attached and that serve no pods", (*Node).checkOthers, ofNode},
-	{"addresses", "addresses of pods on the node's links", (*Node).checkAddresses, ofNode},
+	{"others", "attached ENIs whose addresses no new pod gets", (*Node).checkOthers, ofNode},
+	{"addresses", "addresses that are for pods, but that links of the node have", (*Node).checkAddresses, ofNode},
 	{"rules", "rules of other programs that catch packets of pods", (*Node).checkRules, ofNode},
-	{"leftovers", "rules of pods that are gone, and lost objects of running pods, on the node and in the pod",
+	{"leftovers", "objects that ended pods have left behind, and objects that the node or a running pod has lost",
 		(*Node).checkLeftovers, ofNode},
-	{"answers", "rules by which the node's packets to pods leave by other links than the pods' veths",
+	{"answers", "rules that lead the node's packets to pods away from the pods' veths",
 		(*Node).checkAnswers, ofNode},
 	{"firewall", "filters of other programs that may drop packets that the node forwards for pods",
 		(*Node).checkFirewall, ofNode},
@@ -91,7 +92,7 @@ var checks = []Check{
 	{"state", "the registry (its file, directory and lock) and the lease log", (*Node).checkState, ofNode},
 	{"refusals", "EC2 calls of this node that were refused", (*Node).checkRefusals, ofNode},
 	{"agreement", "differences between registry, kernel, metadata and EC2", (*Node).checkAgreement, ofEC2},
-	{"endpoint", "the variables that choose EC2's endpoint: of the runtime, of the units, and of doctor",
+	{"endpoint", "the environment variables of runtime, units and doctor that choose how they ask EC2",
 		(*Node).checkEndpoint, ofEC2},
 	{"iam", "permissions of the role, by dry runs", (*Node).checkIAM, ofEC2},
 	{"subnets", "free addresses of the subnets", (*Node).checkSubnets, ofEC2},
@@ -299,7 +300,10 @@ func (r Report) Print(w io.Writer) {
 			continue
 		}
 		do := f.Do
-		if f.fix != nil {
+		switch {
+		case f.fix != nil && f.partly:
+			do += " (--fix does the first step)"
+		case f.fix != nil:
 			do += " (--fix does it)"
 		}
 		fmt.Fprintf(w, "    %s\n", do)

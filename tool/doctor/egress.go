@@ -79,7 +79,7 @@ func outdatedFindings(outdated map[string]repair.Outdated) (found []Finding) {
 		o := outdated[path]
 		f := Finding{Severity: warning, About: "pod " + o.Owner(),
 			Means: "the pod's egress does not follow the present configuration: " + o.String(),
-			Do:    "run " + cli.Name + " repair, on the routers' nodes first"}
+			Do:    "after " + cli.Name + " repair has run on the routers' nodes, run " + cli.Name + " repair here"}
 		if o.Err != nil {
 			f.Do = "delete the pod: the next pod gets the egress of the configuration"
 		} else {
@@ -120,7 +120,8 @@ func (p *Node) egressLost(ports map[string]int, outdated map[string]repair.Outda
 		case errors.Is(err, egress.ErrLost):
 			f := lostEgress(view.Owner(l), err)
 			if o, is := outdated[l.NetNS]; is && o.Err == nil {
-				f.Do, f.fix = "run "+cli.Name+" repair. Then look for the program that removed the object", egressFix(o)
+				f.Do = "run " + cli.Name + " repair. Then look for the program that removed the object"
+				f.fix, f.partly = egressFix(o), true
 				delete(outdated, l.NetNS)
 			}
 			found = append(found, f)
@@ -264,7 +265,7 @@ func unansweredFinding(client string, r nl.Route, port int) Finding {
 		Means: fmt.Sprintf("no router behind the gateway %s answers, so the client does not reach %s", r.Via, r.Dst),
 		Do: fmt.Sprintf("allow UDP port %d between the security groups of clients and routers, in and out. Run "+
 			"cni-tool egress on the routers' nodes to see whether the routers run. Run cni-tool doctor --check egress "+
-			"there to see whether they follow this configuration", port)}
+			"on the same nodes to see whether the routers follow the present configuration", port)}
 }
 
 // routerAnswers sends a packet into the tunnel, and reports whether a router answers. The packet has the lowest hop

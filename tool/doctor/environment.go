@@ -67,7 +67,8 @@ func runtimePlaces() ([]place, error) {
 		}
 		found = append(found, place{p.String(), environmentOf(strings.Split(string(text), "\x00")), severe,
 			"ADDs that need EC2 fail",
-			"give this runtime the same variables by a drop-in of its unit (docs/configuration.md, Environment)"})
+			"give this runtime the variables of that process, by a drop-in of the runtime's unit " +
+				"(docs/configuration.md, Environment)"})
 	}
 	return found, err
 }

@@ -94,11 +94,11 @@ func droppingFinding(c nl.DroppingChain, family string) Finding {
 	f := Finding{Severity: warning, About: "nft chain " + c.Name,
 		Means: "the chain drops packets that no rule accepts. If packets of pods are among these, then " +
 			what + family + ", and calls time out",
-		Do: fmt.Sprintf(`check whether a rule accepts iifname "veth*" and oifname "veth*", or iifgroup %d and `+
-			`oifgroup %[1]d (for routed pods, iifgroup & 0xff000000 == %#[2]x). If there is none, `+
-			`add such a rule. For Docker, add the rule to the chain DOCKER-USER, or set "iptables": false. For `+
-			`firewalld, add a zone with the target ACCEPT for veth+. For ufw, run ufw route allow in on veth+, and ufw `+
-			`route allow out on veth+ (docs/operations.md)`,
+		Do: fmt.Sprintf(`check that a rule accepts iifname "veth*", and that a second rule accepts oifname "veth*". `+
+			`These rules may instead match iifgroup %d and oifgroup %[1]d (for routed pods, iifgroup & 0xff000000 == `+
+			`%#[2]x, and the same with oifgroup). If a rule is missing, add it. For Docker, add the rules to the `+
+			`chain DOCKER-USER, or set "iptables": false. For firewalld, add a zone with the target ACCEPT for veth+. `+
+			`For ufw, run ufw route allow in on veth+, and ufw route allow out on veth+ (docs/operations.md)`,
 			nl.OwnGroup, nl.RoutedGroup(0))}
 	if c.Empty {
 		f.Severity, f.Means = severe, "the chain drops all packets that the node forwards. "+what+family+

@@ -66,8 +66,8 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 	} else if skipped {
 		found = append(found, Finding{Severity: note, About: "permissions on ENIs",
 			Means: "the permissions on ENIs were not checked, because this node has not created an ENI for pods yet",
-			Do: "run this check again after the first pod, or after " + cli.Name +
-				" warm, which creates an ENI if warm.min asks for one"})
+			Do: "run this check again when pods run. Or first run " + cli.Name +
+				" warm, which creates an ENI if the addresses for warm.min need a new ENI"})
 	}
 	return found, nil
 }

@@ -63,12 +63,12 @@ func (p *Node) leftBehind(s *registry.State) ([]Finding, error) {
 			Means: "the link of this rule is gone. A pod ended without a DEL, or another program has deleted the " +
 				"veth pair of a running pod. The kernel still compares each packet with the rule",
 			Do:  "run " + cli.Name + " registry-gc --free-after=15m, and check that cni-gc.timer is active",
-			fix: p.removeDetached})
+			fix: p.removeDetached, partly: true})
 	}
 	for _, l := range links {
 		if owner := strayVeth(s, l); owner != "" {
 			found = append(found, Finding{Severity: warning, About: l.Name, Means: "this veth belongs to " + owner +
-				", which has no lease. Another pod may get the same address",
+				", which has no lease. Another pod may get the address to which this veth leads",
 				Do: "if the pod is gone, run: ip link del " + l.Name + ". Otherwise delete the pod"})
 		}
 	}

@@ -77,10 +77,11 @@ func (p *Node) checkSettings(byMAC map[string]nl.Link, pods map[string]bool) (fo
 		}
 		if err := p.pool.Host.Kept(l, e.Settings); err != nil {
 			found = append(found, Finding{Severity: warning, About: l.Name + " (" + id + ")",
-				Means: fmt.Sprintf("a pod had this whole ENI, and has changed the link: %v. The next pod that asks "+
-					"for such an ENI gets the link only after the change is undone", err),
-				Do: "the next ADD undoes the change. If this ADD fails, detach the ENI or reboot the node, to reset " +
-					"the link",
+				Means: fmt.Sprintf("a pod had this whole ENI, and has changed the ENI's link: %v. The next ADD for "+
+					"this ENI undoes the change. If the ADD cannot undo the change, the ADD fails", err),
+				Do: "put back the old setting, or wait for this ADD. If the ADD fails, detach the ENI or reboot the " +
+					"node, to reset the link",
+				partly: true,
 				fix: func(context.Context) (string, error) {
 					return "put back the settings of " + l.Name, p.pool.Host.PutBack(l, e.Settings)
 				}})
@@ -100,7 +101,8 @@ func (p *Node) checkGuards() (found []Finding, err error) {
 					"the link"),
 			Do: runRepair + ". The next ADD at this ENI also puts the guard back. Configure firewalld or " +
 				"nftables.service to flush only their own tables",
-			fix: func(context.Context) (string, error) { return g.String(), g.Restore(p.pool.Host) }})
+			fix:    func(context.Context) (string, error) { return g.String(), g.Restore(p.pool.Host) },
+			partly: true})
 	}
 	return found, err
 }
@@ -128,7 +130,7 @@ func (p *Node) checkRouters(eni string, l nl.Link) (found []Finding) {
 			Means: "the node takes IPv6 routes and addresses from router advertisements on this link, which is for " +
 				"pods. The node's own packets may then leave by this link",
 			Do:  k.String() + correctSetting,
-			fix: p.objectFix(k)})
+			fix: p.objectFix(k), partly: true})
 	}
 	return found
 }

@@ -61,7 +61,8 @@ func (p *Node) isPodSysctl(n conf.Network, s nl.Step) bool {
 // lostByPod returns the findings about one running pod.
 func (p *Node) lostByPod(l repair.Loss) (found []Finding) {
 	about := l.Veth + " of " + l.Owner()
-	put := Finding{Severity: severe, About: about, Do: runRepair + ", or delete the pod", fix: p.podFix(l)}
+	put := Finding{Severity: severe, About: about, Do: runRepair + ". If this fails, delete the pod",
+		fix: p.podFix(l), partly: true}
 	switch {
 	case l.Unpaired:
 		put.Means = "the veth pair of a running pod is gone. The pod reaches the VPC, but neither its node, nor " +
@@ -74,8 +75,8 @@ func (p *Node) lostByPod(l repair.Loss) (found []Finding) {
 		}
 		if p.acceptsRouters(l.Veth) {
 			put.Severity = severe
-			put.Means += ". The node accepts router advertisements of the pod, so a process in the pod with " +
-				"CAP_NET_RAW can become the node's IPv6 router"
+			put.Means += ". The node accepts router advertisements of the pod, so a process with CAP_NET_RAW in the " +
+				"pod can become the node's IPv6 router"
 		}
 		found = append(found, put)
 	}
@@ -91,8 +92,8 @@ func (p *Node) lostByPod(l repair.Loss) (found []Finding) {
 		}
 		found = append(found, Finding{Severity: severe, About: l.Owner(),
 			Means: "in the pod's own namespace, these objects are missing or wrong: " + strings.Join(lost, "; "),
-			Do: replacePod + ". repair changes nothing in a pod's namespace, because the pod's own programs may have " +
-				"made the change"})
+			Do: replacePod + ". The command repair changes nothing in a pod's namespace, because the pod's own " +
+				"programs may have removed or changed the objects"})
 	}
 	return found
 }
@@ -170,14 +171,14 @@ func lossConsequence(l repair.Loss) string {
 	case cut:
 		return cutOff
 	case still:
-		return "The node drops packets that it should forward for the pod, so Services or the internet may fail. For " +
-			"a routed pod, the VPC may also fail"
+		return "The node drops packets that it should forward for the pod, so the pod may not reach Services or " +
+			"the internet. A routed pod may also not reach the VPC"
 	case services:
-		return "Calls to Services fail. Or the node sends them from its own address, so they bypass the pod's " +
-			"security groups"
+		return "Calls to Services fail. Or the node sends the calls from its own address, so the calls bypass the " +
+			"pod's security groups"
 	case large:
 		return "Calls to Services hang as soon as the pod sends large packets. The pod's link to the VPC has a " +
-			"smaller MTU than its pair, and the node's routes do not have this MTU"
+			"smaller MTU than the pod's pair, and the node's routes do not have the smaller MTU"
 	case source:
 		return onSpare
 	case unnamed:
@@ -219,12 +220,13 @@ func (p *Node) lostFinding(n conf.Network, s nl.Step) Finding {
 		a.Means = "another program has flushed the ruleset, and our table with all masquerading is gone. Pods reach " +
 			"neither Services nor the internet"
 		a.Do += ". Configure firewalld or nftables.service to flush only their own tables"
+		a.partly = true
 	case err == nil || errors.Is(err, nl.ErrOtherRules):
 		a.Severity = warning
 		a.Means = "the table differs from the configuration. The configuration or the release has changed since the " +
 			"last ADD, or another program has changed the table"
 	default:
-		a.Means = fmt.Sprintf("the rules of the table are there, but another program has changed another part of it "+
+		a.Means = fmt.Sprintf("the rules of the table are there, but a program has changed other parts of the table "+
 			"(%v). Pods may reach neither Services nor the internet", err)
 	}
 	return a

@@ -122,6 +122,6 @@ func (p *Node) limitFix(limit int) func(context.Context) (string, error) {
 			return "", err
 		}
 		did, err := p.fileFix(sysctlFile, text.String(), "")(ctx)
-		return limits.String() + "and " + did, err
+		return "set " + limits.String() + "and " + did, err
 	}
 }

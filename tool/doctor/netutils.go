@@ -25,11 +25,11 @@ func (p *Node) checkNetUtils(context.Context) ([]Finding, error) {
 		dropIn := unit + ".d/cni-ipvlan-vpc-k8s.conf"
 		if _, ok := p.lookUp("systemd/system", dropIn); !ok {
 			found = append(found, Finding{Severity: severe, About: unit,
-				Means: "each minute, amazon-ec2-net-utils adds every secondary address of an ENI to the node. The " +
+				Means: "each minute, amazon-ec2-net-utils adds every secondary address of each ENI to the node. The " +
 					"node then answers instead of its pods",
 				Do: "install the drop-in " + dropIn + ", and run systemctl daemon-reload",
 				fix: p.fileFix("/etc/systemd/system/"+dropIn, netUtilsConf, ", which systemd reads at its next "+
-					"daemon-reload")})
+					"daemon-reload"), partly: true})
 		}
 	}
 	_, installed := p.lookUp("systemd/system", "policy-routes@.service")

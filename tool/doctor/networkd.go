@@ -136,7 +136,8 @@ func unreadSettings(files []string) ([]Finding, error) {
 	}
 	return []Finding{{Severity: severe, About: file,
 		Means: "this file was written after systemd-networkd had started, so systemd-networkd may not have read it. " +
-			"Then systemd-networkd removes the routes and rules of pods when it configures a link",
+			"If systemd-networkd has not read the file, it removes the routes and rules of pods when it configures " +
+			"a link",
 		Do: "restart systemd-networkd: " + networkdRestart + ". The routes and rules of pods stay",
 		fix: func(ctx context.Context) (string, error) {
 			return networkdRestart, execRestart(ctx)

@@ -57,7 +57,7 @@ func unrestrictedFinding(engine string, pools []string) Finding {
 			"and other pods or hosts, so NetworkPolicies do not restrict these packets. The pools with ipvlan are: " +
 			strings.Join(pools, ", "),
 		Do: `give namespaces with a NetworkPolicy a pool with "dataPath": "veth", and start their pods again ` +
-			`(docs/network-policy.md). If no NetworkPolicy selects pods of these pools, you need do nothing`}
+			`(docs/network-policy.md). If no NetworkPolicy selects pods of the pools with ipvlan, do nothing`}
 }
 
 func (e engine) hasChain(chains []string) bool {

@@ -76,8 +76,8 @@ func (p *Node) servicesByENI(n conf.Network) (found []Finding, err error) {
 		services := lost[dst]
 		found = append(found, Finding{Severity: severe, About: fmt.Sprintf("network %s: %s in %v, for example %v",
 			n.Name, cli.Count(len(services), "ClusterIP"), dst, services[0]),
-			Means: fmt.Sprintf("pods send packets to %v by their ENI, but the VPC does not know Services. So these "+
-				"Services do not answer. DNS may be one of these Services", dst),
+			Means: fmt.Sprintf("pods send packets to %v through the pods' ENIs, but the VPC does not know Services. "+
+				"So Services with a ClusterIP in this range do not answer. DNS may be one of these Services", dst),
 			Do: fmt.Sprintf("add the CIDR of the cluster's Services (--service-cluster-ip-range of the "+
 				"kube-apiserver) to hostCidrs in %s. Running pods keep their old routes, so delete the running pods",
 				n.File)})
@@ -115,7 +115,8 @@ func (p *Node) pastTunnels() (found []Finding, err error) {
 					Means: "a client that calls a Service with such an endpoint bypasses the tunnel. By IPv4, the " +
 						"endpoint sees the address of the client's node, and by IPv6 the client's own address",
 					Do: "give clients the endpoint's own address or name (kubectl get endpointslices -A shows the " +
-						"Service). If clients may bypass the tunnel, add the endpoint to except of the egress"})
+						"Service). If clients may bypass the tunnel, add the endpoint's address to the key " +
+						"\"except\" of the egress"})
 			}
 		}
 	}

@@ -37,7 +37,7 @@ const (
 	itsEnv      = "the check reads the environments of processes, which a bundle does not have"
 	itsDisk     = "the check looks at the disk and the locks of the node"
 	itsLegacy   = "the check reads the tables of iptables-legacy"
-	itsOthers   = "the check looks for chains and programs of others, which a bundle does not have"
+	itsOthers   = "the check looks for chains and BPF objects of NetworkPolicy engines, which a bundle does not have"
 	itsPrograms = "the check looks at the processes of the node, and executes a program of the node"
 )
 

@@ -35,9 +35,12 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 	for _, key := range slices.Sorted(maps.Keys(p.state.Refusals)) {
 		if r := p.state.Refusals[key]; r.Until.After(now) {
 			_, about, err := call.Refused(p.state, key)
+			until := ". Until the node asks again, it tries the action on other ENIs or subnets"
+			if about == "" {
+				until = ". Until the node asks again, it does not try this action"
+			}
 			found = append(found, Finding{Severity: warning, About: cmp.Or(about, "EC2"), Means: err.Error(),
-				Do: cmp.Or(ipam.Hint(err), "nothing: the node asks again") +
-					". Until then, the node tries other ENIs or subnets"})
+				Do: cmp.Or(ipam.Hint(err), "nothing: the node asks again") + until})
 		}
 	}
 	for _, concern := range slices.Sorted(maps.Keys(p.state.Failures)) {
@@ -47,7 +50,7 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 		found = append(found, Finding{Severity: warning, About: p.state.Instance.ID,
 			Means: "EC2 has refused to attach another ENI to this instance. This node asks again in " +
 				view.Brief(until.Sub(now)),
-			Do: "detach ENIs that others have attached. Or detach EBS volumes, because on most Nitro types, ENIs and " +
+			Do: "detach ENIs that serve no pods. Or detach EBS volumes, because on most Nitro types, ENIs and " +
 				"volumes share one limit. Or use prefixes. Or lower --max-pods of the kubelet to the number that " +
 				cli.Name + " maxpods prints"})
 	}
@@ -67,15 +70,15 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 func (p *Node) failureFinding(concern string, now time.Time) Finding {
 	f := p.state.Failures[concern]
 	network, pool, _ := strings.Cut(concern, "/")
-	last := view.Brief(max(now.Sub(f.Since), 0)) + " ago: " + f.Text
+	last := "was " + view.Brief(max(now.Sub(f.Since), 0)) + " ago: " + f.Text
 	found := Finding{Severity: severe, About: "pool " + conf.PoolName(pool) + " of " + network,
-		Means: "ADDs fail. The last ADD failed " + last, Do: cmp.Or(f.Hint, "see the events of the pods")}
+		Means: "ADDs fail. The last failed ADD " + last, Do: cmp.Or(f.Hint, "see the events of the pods")}
 	if _, derived := lease.Derived(pool); derived || strings.Contains(pool, "=") {
-		found.Severity, found.Means = note, "a pod asks for something that it cannot get. Its ADD failed "+last
+		found.Severity, found.Means = note, "a pod asks for something that it cannot get. The last failed ADD "+last
 		return found
 	}
 	if p.hasFree(network, pool, now) {
-		found.Severity, found.Means = note, "the pool has free addresses again. The last ADD failed "+last
+		found.Severity, found.Means = note, "the pool has free addresses again. The last failed ADD "+last
 		found.Do = "nothing now. If pods often wait for addresses: " + found.Do
 	}
 	return found

@@ -40,7 +40,7 @@ func (p *Node) checkRules(context.Context) ([]Finding, error) {
 			Means: fmt.Sprintf("%s has made this rule for an address of pods. Because of the rule, packets of %s to "+
 				"Services and to other pods of the node take the wrong way", makerName(r), whose),
 			Do: "delete the rule. Then enable cni-links.service, so that no program of the node configures the ENIs " +
-				"of pods", fix: p.ruleFix(r)})
+				"of pods", fix: p.ruleFix(r), partly: true})
 	}
 	return found, nil
 }

@@ -23,7 +23,7 @@ func (p *Node) seizerFindings(s seizer) []Finding {
 	}
 	if _, err := os.Stat(hotplugRules); p.root == "" && err != nil {
 		return []Finding{{Severity: severe, About: s.about, Means: s.means +
-			". cni-links.service of an earlier release has run, and wrote no rules of udev against this",
+			". The cni-links.service that has run is of an earlier release, which writes no udev rules to prevent this",
 			Do: "systemctl restart cni-links.service"}}
 	}
 	return nil

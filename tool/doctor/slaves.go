@@ -81,9 +81,10 @@ func checkSlave(l registry.Lease, config ipvlan.Config) (found []Finding, err er
 		add(warning,
 			fmt.Sprintf(
 				"the link's mode is %s, but the conflist has %s. The next ADD on this ENI changes the mode of all "+
-					"its pods",
+					"pods on the ENI",
 				link.Mode, want),
-			"drain the node before you change mode. Give networks with different modes ENIs of their own", nil)
+			"drain the node before you change the key \"mode\". Give networks with different modes ENIs of their "+
+				"own", nil)
 	}
 	return found, nil
 }

@@ -64,7 +64,7 @@ func (p *Node) checkLock() []Finding {
 	}
 	return []Finding{{Severity: severe, About: registry.Dir(),
 		Means: "a process keeps the lock of the registry, so each ADD and each DEL waits for the lock, and then " +
-			"fails: " +
+			"fails. The " +
 			first.String(),
 		Do: fmt.Sprintf("run ps -fp %d to see what the process does. A change of the registry takes milliseconds, so "+
 			"you may end the process. No address is lost", first.PID)}}
@@ -88,8 +88,8 @@ func (p *Node) checkLog() []Finding {
 		f.Close()
 	}
 	return []Finding{{Severity: warning, About: s.Log.File,
-		Means: fmt.Sprintf("%s of the lease log wait in the registry, because no process can write this file (%s). "+
-			"cni-tool whois does not know these leases", cli.Count(s.Unwritten(), "line"), why),
+		Means: fmt.Sprintf("the registry keeps %s of the lease log, because no process can write to this file (%s). "+
+			"cni-tool whois does not see the lines in the registry", cli.Count(s.Unwritten(), "line"), why),
 		Do: "make the file writable for root: df and mount show whether its disk is full or read-only. The next ADD, " +
-			"DEL or registry-gc then writes the lines. The registry keeps only the last 256 lines"}}
+			"DEL or registry-gc then writes the lines. The registry keeps at most the newest 256 lines"}}
 }

@@ -55,8 +55,8 @@ func (p *Node) checkSubnets(ctx context.Context) ([]Finding, error) {
 			continue
 		}
 		f := Finding{Severity: warning, About: about,
-			Means: fmt.Sprintf("the pool's subnets in %s together have only %d free IPv4 addresses, so new pods may "+
-				"soon get no address: %s", zone, free, subnetIDs(fit)),
+			Means: fmt.Sprintf("the pool's subnets in %s (%s) together have only %d free IPv4 addresses, so new pods "+
+				"may soon get no address", zone, subnetIDs(fit), free),
 			Do: "add another subnet for pods to the VPC, with the tags in subnetTags"}
 		if free == 0 {
 			f.Severity = severe

@@ -42,7 +42,7 @@ func (p *Node) checkSysctls(context.Context) ([]Finding, error) {
 		}
 		found = append(found, Finding{Severity: k.severity, About: strings.TrimPrefix(k.String(), "sysctl -w "),
 			Means: err.Error() + ". " + k.means,
-			Do:    k.String() + ", or " + runRepair + correctSetting, fix: p.objectFix(k.Sysctl)})
+			Do:    k.String() + ", or " + runRepair + correctSetting, fix: p.objectFix(k.Sysctl), partly: true})
 	}
 	return found, nil
 }
@@ -69,9 +69,10 @@ func (p *Node) podSysctls(c ptp.Config) []podSysctl {
 	if c.IPMasq {
 		need("net/ipv4/ip_forward", "1", severe, "Pods reach neither Services nor the internet")
 		need("net/ipv4/conf/"+c.HostInterface+"/forwarding", "1", severe,
-			"The kernel drops answers to pods that arrive by this link, so pods do not reach the internet")
+			"The kernel drops answers to pods if the answers arrive by "+c.HostInterface+", so pods do not reach the "+
+				"internet")
 		need("net/ipv4/conf/all/send_redirects", "0", warning,
-			"The node sends ICMP redirects to pods, and with the routes of these redirects, pods do not reach Services")
+			"The node sends ICMP redirects to pods. A pod that follows a redirect does not reach Services")
 		routed := "net/ipv6/conf/" + c.HostInterface + "/accept_ra"
 		if host("net/ipv6/conf/all/forwarding") == "1" && host(routed) == "1" {
 			need(routed, "2", severe,

@@ -72,12 +72,13 @@ func trackingFindings(enis []aws.ENI, instanceType string, defaultTimeout int) [
 		found = append(found, Finding{Severity: severity,
 			About: strings.Join(slices.Sorted(slices.Values(short[t])), ", "),
 			Means: fmt.Sprintf("if a TCP connection is idle for %d s (%s), EC2 no longer tracks it, and drops later "+
-				"packets. So connections that are idle for longer break, for example to databases", t.seconds, origin),
+				"packets. So connections that are idle for longer break, for example connections to databases",
+				t.seconds, origin),
 			Do: fmt.Sprintf(
 				`set a longer timeout (aws ec2 modify-network-interface-attribute --network-interface-id ID `+
-					`--connection-tracking-specification TcpEstablishedTimeout=86400), and for new ENIs `+
-					`"connectionTracking": {"tcpEstablishedTimeout": 86400}. Or let the programs send TCP keepalives `+
-					`more often than every %d s`, t.seconds)})
+					`--connection-tracking-specification TcpEstablishedTimeout=86400), and for new ENIs set `+
+					`"connectionTracking": {"tcpEstablishedTimeout": 86400} in the conflist. Or let the programs send `+
+					`TCP keepalives more often than every %d s`, t.seconds)})
 	}
 	return found
 }
