@@ -56,7 +56,7 @@ var tryFaults = []tryFault{
 	{name: "forwarding is off", during: "sysctl -w net.ipv4.ip_forward=0", path: "pod to internet", want: `ip_forward`,
 		others: toOthers, undo: "sysctl -w net.ipv4.ip_forward=1"},
 	{name: "an ENI's link is down", during: "ip link set eth1 down", path: "pod to Service", want: `the link eth1 ` +
-		`of the ENI is down`,
+		`is down`,
 		others: `.`, undo: "ip link set eth1 up"},
 	{name: "a rule of a firewall drops what the node forwards",
 		before: "nft add table inet f; nft add chain inet f forward '{ type filter hook forward priority 0; " +

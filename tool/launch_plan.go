@@ -137,8 +137,8 @@ func (p *launchPlan) fillENI(c *cli.Context) error {
 	fits := func(flag string, n int) error {
 		if n < 0 || n > room {
 			return cli.Misuse(c,
-				"--%s %d: want 0 to %[5]d, because an ENI of %[3]s has %[4]d IPv4 addresses, including its primary "+
-					"address",
+				"--%s %d: want 0 to %[5]d, because an ENI of %[3]s can have %[4]d IPv4 addresses, including its "+
+					"primary address",
 				flag, n, p.kind, p.limits.IPv4PerENI, room)
 		}
 		return nil
@@ -247,8 +247,8 @@ func (p *launchPlan) eniSlots() ([][2]int, error) {
 		}
 		want := max((pods+p.podsPerENI()-1)/p.podsPerENI(), 0)
 		if want > most {
-			return nil, fmt.Errorf("maxPods is %d, but the ENIs that %s, maxENIs and --except-enis allow have "+
-				"addresses for only %d pods", p.MaxPods, p.kind, p.MaxPods-pods+most*p.podsPerENI())
+			return nil, fmt.Errorf("maxPods is %d, but only %d pods can have addresses of the ENIs that %s, maxENIs and "+
+				"--except-enis allow", p.MaxPods, p.MaxPods-pods+most*p.podsPerENI(), p.kind)
 		}
 		most = want
 	}

@@ -27,16 +27,16 @@ func launchTemplate() *cli.Command {
 The template has the boot ENI. From the device index interfaceIndex on, it has as
 many ENIs as maxPods needs. Without maxPods, it has as many ENIs as maxENIs and the
 type allow, minus --except-enis. The node can use the empty slots for ENIs for which
-pods ask. Each ENI has the security groups and the timeouts of connectionTracking.
-By default, each ENI has as many prefixes or addresses as fit. Only Nitro types have
-prefixes: an ENI of another type gets single addresses of IPv4 and IPv6. If
-ipFamilies has IPv6, the boot ENI gets an IPv6 address for the node. So the subnet of
-the boot ENI must have IPv6, too.
+pods ask. Each ENI for pods has the timeouts of connectionTracking, and by default
+the security groups of secGroupIds. By default, it has as many prefixes or addresses
+as fit. Only Nitro types have prefixes: an ENI of another type gets single addresses
+of IPv4 and IPv6. If ipFamilies has IPv6, the boot ENI gets an IPv6 address for the
+node. So the subnet of the boot ENI must have IPv6, too.
 
 Add the other parts of a template: image, instance type, user data. A template is
-for the zone of its subnets. On an instance, the default is the type of this
-instance, and you may leave out --subnet: subnetTags select a subnet of its zone.
-The command asks EC2 for the limits of the type (ec2:DescribeInstanceTypes).
+for the zone of its subnets. On an instance, the default of --instance-type is the
+type of this instance. There, you may leave out --subnet: subnetTags then select a
+subnet in the zone of the instance. The command asks EC2 for the limits of the type (ec2:DescribeInstanceTypes).
 
 All ENIs are of one pool, because a template has one set of tags for all of them. If
 several networks of the directory have the pool, the ENIs serve all of these
@@ -60,18 +60,18 @@ their instance.` + cli.JSON(`NetworkInterfaces[] {DeviceIndex NetworkCardIndex D
 			&cli.StringFlag{Name: "boot-subnet", DefaultText: "--subnet",
 				Usage: "make the boot ENI in the subnet `ID`"},
 			&cli.StringSliceFlag{Name: "group", DefaultText: "secGroupIds",
-				Usage: "give the ENIs the security group `ID`; may be given again"},
+				Usage: "give the ENIs for pods the security group `ID`; may be given again"},
 			&cli.StringSliceFlag{Name: "boot-group", DefaultText: "--group",
 				Usage: "give the boot ENI the security group `ID`; may be given again"},
 			&cli.StringFlag{Name: "pool", Value: "default", Usage: "the ENIs serve the pool `NAME`"},
 			&cli.IntFlag{Name: "prefixes", DefaultText: "with prefixDelegation as many as fit",
-				Usage: "give each ENI `N` /28 prefixes"},
+				Usage: "give each ENI for pods `N` /28 prefixes"},
 			&cli.IntFlag{Name: "addresses", DefaultText: "without prefixDelegation as many as fit",
-				Usage: "give each ENI `N` addresses in addition to its primary address"},
+				Usage: "give each ENI for pods `N` addresses in addition to its primary address"},
 			&cli.IntFlag{Name: "except-enis", DefaultText: "1 if pods may ask for ENIs, else 0",
 				Usage: "leave `N` slots empty for ENIs for which pods ask"},
 			&cli.BoolFlag{Name: "ipv6", DefaultText: "if ipFamilies has IPv6",
-				Usage: "give each ENI an IPv6 prefix, /80"},
+				Usage: "give each ENI for pods an IPv6 prefix, /80"},
 		},
 		Action: func(c *cli.Context) error {
 			t, err := templateFor(c)

@@ -27,11 +27,11 @@ func maintain() *cli.Command {
 	return &cli.Command{
 		Name:  "maintain",
 		Usage: "Run collections, repairs, refills and metrics at intervals, on a node without systemd",
-		Description: `For a container on a node without systemd. It does the work of cni-gc.timer,
-cni-warm.path, cni-release.path, cni-metrics.timer and cni-advertise.timer. It runs
-each command of this tool in a process of its own. No pod waits for maintain. While
-it does not run, pods still start, but no process collects, and no process refills
-the pools in advance.
+		Description: `For a container on a node without systemd. maintain does the work of
+cni-gc.timer, cni-warm.path, cni-release.path, cni-metrics.timer and
+cni-advertise.timer. It runs the commands of these units, each in a process of its
+own. No pod waits for maintain. While it does not run, pods still start, but no
+process collects, and no process refills the pools in advance.
 
 maintain needs the privileges of these commands, the host network, and / of the
 node. Mounts that the node gets later must appear in the container

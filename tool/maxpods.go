@@ -28,23 +28,24 @@ func maxPods() *cli.Command {
 
     kubelet --max-pods=$(` + Name + ` maxpods --max 110)
 
-It uses the rules by which an ADD gets more addresses. It counts the ENIs that the
-instance type and maxENIs allow, from interfaceIndex on, on all network cards. For
-each ENI it counts the addresses, or 16 for each prefix. A pod with both families
-needs an address of each family. It assumes that the subnets have enough addresses.
+The command uses the rules by which an ADD gets more addresses. It counts the ENIs
+that the instance type and maxENIs allow, from interfaceIndex on, on all network
+cards. For each ENI it counts the addresses, or 16 for each prefix. A pod with both
+families needs an address of each family. The command assumes that the subnets have
+enough addresses.
 
 If the configuration has several pools, the number is right for pods of any of them.
 The command assumes the worst case: a pool takes a whole ENI for its first pod. If
 all pods of the node are of one pool, use --pool. If pods may ask for ENIs (key
 requests), the command leaves out one ENI, or as many as --except-enis says. A pod
-with several interfaces or networks needs several addresses: lower the number by
---max.
+with several interfaces or networks needs several addresses: set a lower number
+with --max.
 
 With "provision": "none" or "assign", it counts the ENIs that the instance has now.
-With --instance-type, it counts the ENIs that launch-template prints ("none"), or as
-many as the type can have ("assign"). If pods have only IPv6, addresses do not limit
-their number on Nitro types. The command then prints --max, or 110, which is the
-kubelet's default.
+With --instance-type and "none", it counts the ENIs that launch-template prints. With
+--instance-type and "assign", it counts as many ENIs as the type can have. If pods
+have only IPv6, addresses do not limit their number on Nitro types. The command then
+prints --max, or 110, which is the kubelet's default.
 
 Without a configuration, it assumes one pool of IPv4 without prefixes, from device
 index 1 on, like the original plugin's tool. If neither EC2 nor the registry has the
@@ -65,8 +66,9 @@ The command does not know these recommendations: set such a limit by --max.
                knows the number if the group has no node
     overlay, asg-addresses
                for --instance-type: the resources of the command advertise, one for
-               each pool, as a NodeOverlay of Karpenter, or as tags like asg. Each
-               is a number of addresses: --max and --host-network do not apply
+               each pool, as a NodeOverlay of Karpenter, or as tags of an Auto
+               Scaling group. Each resource is a number of addresses: --max and
+               --host-network do not apply
 
 An expression knows only one network card and the IPv4 addresses of an ENI. So use
 it for types with one card. If prefixDelegation is true, use it for Nitro types. If

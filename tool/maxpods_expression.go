@@ -37,7 +37,7 @@ const nodeConfig = "apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec:\n
 var formats = []format{
 	{name: "", number: "%d\n"},
 	{name: "karpenter", number: "# of an EC2NodeClass\nspec:\n  kubelet:\n    maxPods: %d\n",
-		expression: "# of an EC2NodeClass; with the feature gate NodeClassCEL, in a release after 1.14\n" +
+		expression: "# of an EC2NodeClass; with the feature gate NodeClassCEL, in a Karpenter after 1.14\n" +
 			"spec:\n  kubelet:\n    maxPods: %q\n", dialect: &dialect{functions: true}},
 	{name: "nodeadm", number: nodeConfig + "    config:\n      maxPods: %d\n",
 		expression: nodeConfig + "    maxPodsExpression: %q\n", dialect: &dialect{positive: true}},
@@ -187,7 +187,8 @@ func (n podNode) checkExpressible(d dialect) error {
 		return cli.Hint(
 			fmt.Errorf(`%s: with "provision": "none", no expression fits Karpenter, because the node's addresses `+
 				`come from its EC2NodeClass and not from a launch template`, n.path),
-			"set kubelet.maxPods of the EC2NodeClass to 16 times ipPrefixCount, or set provision to full or assign")
+			"set kubelet.maxPods of the EC2NodeClass to 16 times ipPrefixCount, or use "+
+				`"provision": "full" or "assign"`)
 	}
 	return nil
 }

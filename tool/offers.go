@@ -184,10 +184,10 @@ func (n countedNode) currentSubnets(ctx context.Context) ([]aws.Subnet, error) {
 		return nil, nil
 	case !asked.IsZero():
 		slog.Warn("EC2 does not describe the subnets, so this command uses EC2's last description",
-			"then", asked, "error", err)
+			"described", asked, "error", err)
 		return last, nil
 	}
-	return nil, fmt.Errorf("ask EC2 how many addresses the subnets have: %w", err)
+	return nil, fmt.Errorf("ask EC2 how many free addresses the subnets have: %w", err)
 }
 
 // limitedBySubnets reports whether the subnets limit how many addresses a pool can get.

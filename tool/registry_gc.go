@@ -52,7 +52,7 @@ run both commands.` +
 					"not call EC2 together",
 			},
 			&cli.IntFlag{Name: "max-reap", Value: -1,
-				Usage: "unassign `N` addresses at most, and delete no ENI; -1: all, 0: none"},
+				Usage: "unassign at most `N` addresses, and delete no ENI; -1: no limit, and delete ENIs, too"},
 		},
 		Action: func(c *cli.Context) error {
 			after := c.Duration("free-after")

@@ -29,8 +29,8 @@ and releases only addresses that nothing on the node uses. The DEL of a pod with
 chosen address leaves the file
 ` + registry.Dir() + `/` + lease.Release + `, which this command removes.
 The next registry-gc releases what this command cannot release now. If no chosen
-address is free, the command does not call EC2. If a network of the node has provision
-none, neither command releases an address.` + cli.JSON("unassigned"),
+address is free, the command does not call EC2. If a network of the node has "provision":
+"none", neither this command nor registry-gc releases an address.` + cli.JSON("unassigned"),
 		Flags: []cli.Flag{conf.Flag()},
 		Action: func(c *cli.Context) error {
 			if err := cli.NeedRoot(); err != nil {

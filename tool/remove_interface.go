@@ -20,8 +20,8 @@ func removeInterface() *cli.Command {
 		Description: `It detaches ENIs and deletes them. If it was interrupted, the next run continues. It
 refuses these ENIs:
 
-  - an ENI with an address of a pod of this node, even an address from a prefix. The
-    registry or the kernel shows the pod. Drain the node first
+  - an ENI with the address of a pod of this node, as a single address or in a prefix.
+    The command looks for pods in the registry and in the kernel. Drain the node first
   - an ENI that is attached to another instance, or was created for another instance
   - an ENI with the tag ` + book.TagNoManage + `=true
   - an ENI for which pods may ask (requests in the configuration), because an

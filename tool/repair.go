@@ -16,8 +16,8 @@ func repairNode() *cli.Command {
 	return &cli.Command{
 		Name:  "repair",
 		Usage: "Put back the parts of the pods' network that the node has lost",
-		Description: `cni-gc.service runs it before each collection. nftables.service runs it by a
-drop-in, because that service flushes the ruleset. repair puts back:
+		Description: `cni-gc.service runs repair before each collection. nftables.service runs repair
+by a drop-in, because nftables.service flushes the ruleset. repair puts back:
 
   - the table of nftables, the rules and sysctls that serve all pods
   - the routes, rules and neighbours of each running pod

@@ -23,7 +23,7 @@ func status() *cli.Command {
 still cools (reuseIPWait of the configuration). It reads the registry. If the
 configuration has egresses, it also reads the namespaces of their pods. It takes no
 lock. If a process keeps a lock, the command names the process, and says how many
-others wait.
+other processes wait for the lock.
 
 --diff compares the registry, the kernel, the metadata service and EC2. It prints
 disagreements first, each with its meaning and what to do. It changes nothing. If

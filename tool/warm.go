@@ -87,7 +87,7 @@ func detachUnused(ctx context.Context, policy lease.Policy) error {
 	defer cancel()
 	if _, err = p.DetachUnused(ctx); err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("ENIs that no pod uses could not be detached within %v, because a collection runs or EC2 "+
-			"throttles. The next collection detaches these ENIs: %w", fillTimeout/2, err)
+			"throttles: %w. The next collection detaches these ENIs", fillTimeout/2, err)
 	}
 	return err
 }

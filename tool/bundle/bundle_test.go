@@ -100,7 +100,8 @@ func TestSize(t *testing.T) {
 		l.items = append(l.items, noise(t, 100))
 	}
 	all, _ := l.MarshalJSON()
-	want := fmt.Sprintf("the source has %d bytes, but its share of the bundle is 2000 bytes", compressedSize(all))
+	want := fmt.Sprintf("the compressed data of the source has %d bytes, but its share of the bundle is 2000 bytes",
+		compressedSize(all))
 	text, why, err := fittingJSON(l, 2000)
 	if err != nil || why != want || compressedSize(text) > 2000 ||
 		!strings.Contains(string(text), l.items[len(l.items)-1]) {

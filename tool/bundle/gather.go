@@ -34,7 +34,7 @@ const readme = `A support bundle of cni-ipvlan-vpc-k8s: what a node shows of its
     cni-tool support-bundle --read THIS-FILE              the findings
     cni-tool support-bundle --read THIS-FILE --html FILE  a page with a picture of the node
 
-manifest.json lists the other files, the missing parts, and the reasons.
+manifest.json lists the other files. It also says which parts are missing, and why.
 `
 
 // Gather reads all sources of this node and writes a bundle. It fails only if it cannot write the bundle, or if a
@@ -139,7 +139,8 @@ func fittingJSON(v any, share int) (text []byte, why string, err error) {
 			break
 		}
 		if why == "" {
-			why = fmt.Sprintf("the source has %d bytes, but its share of the bundle is %d bytes", size, share)
+			why = fmt.Sprintf("the compressed data of the source has %d bytes, but its share of the bundle is %d bytes",
+				size, share)
 		}
 		if c, can := v.(cutter); !can || !c.Cut() {
 			return nil, "", errors.New(why)

@@ -121,7 +121,7 @@ func (g *gathering) readAnswers(context.Context) (finish, error) {
 	return func() (any, error) {
 		a := g.asked.Copy()
 		if len(a.Asked) == 0 {
-			return nil, errors.New("no check has asked EC2 or the metadata service in time")
+			return nil, errors.New("no check of doctor has got an answer of EC2 or the metadata service")
 		}
 		a.Instance.Account = ""
 		a.Attached, a.Subnets = g.allow.keptENIs(a.Attached), g.allow.keptSubnets(a.Subnets)

@@ -209,7 +209,8 @@ func (s *scene) removePods() (rows []Row) {
 	}
 	if err := s.deletePods(); err != nil {
 		row.State, row.Stopped, row.Cause = Fails, "a pod could not be removed", firstLine(err)
-		row.Do = "run " + cli.Name + " registry-gc --free-after=15m twice, a minute apart, which ends the lease"
+		row.Do = "run " + cli.Name + " registry-gc --free-after=15m twice, a minute apart. The second run ends the " +
+			"lease of the pod"
 	}
 	row.Took = milliseconds(start)
 	return []Row{row}

@@ -98,8 +98,8 @@ func (s *scene) nearPaths(f nl.Family) (all []path) {
 			all = append(all, path{name: "pod to VPC gateway", family: f, from: a.ns, pod: a,
 				to:    netip.AddrPortFrom(gw, 0),
 				probe: func(ctx context.Context) error { return resolveNeighbor(ctx, a.ns, gw) },
-				advice: "the VPC router answers each attached ENI, so look at " + cli.Name + " status " +
-					"--diff and " + cli.Name + " doctor --check links"})
+				advice: "the VPC router answers each attached ENI that asks for the router's MAC address. Look at " +
+					cli.Name + " status --diff and " + cli.Name + " doctor --check links"})
 		}
 	}
 	return all
@@ -130,8 +130,8 @@ func (s *scene) toServer(name string, f nl.Family, from, to *pod) path {
 }
 
 // groupsAdvice says what can stop packets in the VPC before they reach a pod's ENI.
-const groupsAdvice = "the security groups of the ENIs at both ends, and the network ACLs and route tables of their " +
-	"subnets, must allow the packets"
+const groupsAdvice = "at both ends of the path, the ENI's security groups and the subnet's network ACL must allow " +
+	"the packets. The subnet's route table must have a route to the other end"
 
 // callSmallAndLarge calls a server twice: with little data, and then with much data. Each call has its own timeout, so
 // that a slow first call does not look like a loss of large packets. If the second call gets no connection, large
@@ -227,7 +227,7 @@ func (s *scene) servicePaths(f nl.Family) []path {
 			"and TCP port 53"}
 	dns.probe = func(ctx context.Context) error { return lookUpName(ctx, a.ns, dns.to, s.Name) }
 	if !api.to.IsValid() {
-		api.skip = "kube-proxy has no rules for Services on this node. Choose a Service with --service ADDRESS:PORT"
+		api.skip = "this node has no rules of kube-proxy for Services. Choose a Service with --service ADDRESS:PORT"
 	}
 	if !s.DNS.IsValid() {
 		dns.skip = "the kubelet's configuration has no DNS server. Choose a DNS server with --dns ADDRESS"
@@ -240,7 +240,7 @@ func (s *scene) servicePaths(f nl.Family) []path {
 		case a.addr(nl.FamilyOf(to)).IsValid():
 			family = nl.FamilyOf(to)
 		default:
-			p.skip = "the pods have no address of the family of " + to.String()
+			p.skip = fmt.Sprintf("the pods of this test have no %v address, so they cannot reach %v", nl.FamilyOf(to), to)
 		}
 		if family == f {
 			all = append(all, p)
@@ -310,9 +310,9 @@ func (s *scene) internetAdvice(f nl.Family) string {
 		return "the subnet of the pod's ENI must have a route to an internet gateway, or to an egress-only internet " +
 			"gateway. The ENI's security groups must allow the packets"
 	}
-	return "the subnet of " + s.Network.Pair.HostInterface + " needs a route to a NAT gateway. Or the ENI of this " +
-		"link needs a public address, and its subnet a route to an internet gateway. The ENI's security groups must " +
-		"allow the packets"
+	return fmt.Sprintf("the subnet of %s needs a route to a NAT gateway. Or the ENI of %[1]s needs a public address, "+
+		"and the subnet needs a route to an internet gateway. The security groups of this ENI must allow the packets",
+		s.Network.Pair.HostInterface)
 }
 
 // internetHost returns the address and port of the test's host in the internet. The node resolves the host's name.

@@ -57,7 +57,7 @@ func TestServiceFamily(t *testing.T) {
 	bare, _ := nltest.NS(t, "bare") // no kube-proxy
 	pod4, pod6 := netip.MustParseAddr("10.0.1.5"), netip.MustParseAddr("2001:db8::5")
 	both := []netip.Addr{pod4, pod6}
-	const rules, other = "kube-proxy has no rules", "the pods have no address of the family"
+	const rules, other = "this node has no rules of kube-proxy", "the pods of this test have no IPv4 address"
 	for _, c := range []struct {
 		node      *nl.NS
 		pod       []netip.Addr

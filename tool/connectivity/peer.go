@@ -95,5 +95,5 @@ func askCallBack(ctx context.Context, p *pod, to netip.AddrPort) error {
 	return nil
 }
 
-const peerAdvice = "the security groups of the ENIs of both nodes, and the network ACLs and route tables of their " +
-	"subnets, must allow the packets. On the other node, connectivity-test --serve must run"
+const peerAdvice = "on both nodes, the ENI's security groups and the subnet's network ACL must allow the packets. " +
+	"The subnet's route table must have a route to the other node. On the other node, connectivity-test --serve must run"

@@ -26,16 +26,18 @@ func (s *scene) causeOf(f finding) (cause, do string) {
 	case errors.Is(f.failed, errLarge):
 		return s.whyLarge()
 	case down != "":
-		return "the link " + down + " of the ENI is down",
+		return "the link " + down + " is down",
 			"ip link set " + down + " up, and run " + cli.Name + " repair"
 	case len(f.drops) > 0:
 		return s.whyDropped(f)
 	case f.checkErr != nil:
-		return "a part of this pod's network is missing: " + firstLine(f.checkErr),
-			"run " + cli.Name + " repair, and then " + cli.Name + " doctor, which looks for the program that removed it"
+		return "a part of a test pod's network is missing: " + firstLine(f.checkErr),
+			"run " + cli.Name + " repair, and then " + cli.Name + " doctor. Doctor looks for the program that has " +
+				"removed this part"
 	case errors.Is(f.failed, errRefused):
-		return fmt.Sprintf("the packet arrived, but %s refuses the connection", f.to), "a program must listen " +
-			"there. A Service needs ready endpoints"
+		return fmt.Sprintf("the packet arrived, but %s refuses the connection", f.to),
+			fmt.Sprintf("a program must listen at %s. If this is the address of a Service, the Service needs ready "+
+				"endpoints", f.to)
 	}
 	l, any := s.furthestSighting(f)
 	if any && l.ns == s.node && !l.Out {
@@ -54,7 +56,7 @@ func (f finding) withCounters(cause string) string {
 	if len(f.counted) == 0 {
 		return cause
 	}
-	return cause + ". Meanwhile, the node's kernel has counted these drops of packets, perhaps of other packets: " +
+	return cause + ". During the test, the node's kernel has counted drops, perhaps of other packets: " +
 		strings.Join(f.counted, ", ")
 }
 
@@ -67,8 +69,8 @@ func (s *scene) whyDropped(f finding) (cause, do string) {
 			"kubectl get endpointslices --all-namespaces shows the endpoints of Services"
 	}
 	if strings.HasPrefix(table, nl.OwnTable) {
-		return d.String() + " drops the packet. This table of our plugins drops packets that a pod sends from an " +
-				"address of others, or by another link",
+		return d.String() + " drops the packet. This table of our plugins drops packets that a pod sends with the " +
+				"address of another pod or host, or that take a wrong link",
 			"run " + cli.Name + " repair, because a rule or a route of the pod is missing"
 	}
 	return d.String() + " drops the packet. The table belongs to another program",
@@ -135,8 +137,8 @@ func (s *scene) blockingSysctl(f nl.Family, link string) nl.Sysctl {
 // packet.
 func (s *scene) whyOutside(f finding) (cause, do string) {
 	if cause := s.unassignedCause(f); cause != "" {
-		return cause, "run " + cli.Name + " status --diff. If EC2 does not show the address there, another program " +
-			"has unassigned the address. Then delete the pods that have lost their addresses"
+		return cause, "run " + cli.Name + " status --diff. If this command shows that EC2 lacks the address, " +
+			"another program has unassigned the address. Then delete the pods that have lost their addresses"
 	}
 	return "the packet is lost outside of this node's kernel", cmp.Or(f.advice, groupsAdvice)
 }

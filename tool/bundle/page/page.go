@@ -225,7 +225,7 @@ func facts(b *bundle.Bundle, held []view.Holding) []fact {
 			waiting++
 		}
 	}
-	most := "of as many as the type can have"
+	most := "the limit of the type is unknown"
 	if s.Instance.ENIs > 0 {
 		most = fmt.Sprint("of ", b.Conflists.MostENIs(s))
 	}
