@@ -90,7 +90,7 @@ func (c *cloud) nodeSession(ctx context.Context) (sdk.Credentials, error) {
 	out, err := c.sts.GetSessionToken(ctx,
 		&sts.GetSessionTokenInput{DurationSeconds: new(int32(sessionLife.Seconds()))})
 	if err != nil {
-		return sdk.Credentials{}, fmt.Errorf("get a session for the instances: %w", err)
+		return sdk.Credentials{}, fmt.Errorf("get temporary credentials for the instances: %w", err)
 	}
 	return sdk.Credentials{AccessKeyID: sdk.ToString(out.Credentials.AccessKeyId),
 		SecretAccessKey: sdk.ToString(out.Credentials.SecretAccessKey),

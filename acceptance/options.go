@@ -55,7 +55,8 @@ func parseOptions(args []string, out output) (options, error) {
 		"the `ID` of a machine image with systemd, cloud-init and iproute2; by default the newest Debian 13")
 	f.StringVar(&o.user, "user", "admin", "the `name` of the user for SSH to the instances")
 	f.StringVar(&o.profile, "instance-profile", "",
-		"the `name` of an instance profile for the instances; by default they get a session of your own credentials")
+		"the `name` of an instance profile for the instances; by default they get temporary credentials with your "+
+			"own permissions")
 	f.StringVar(&from, "from", "",
 		"the `block` of addresses that may use SSH; by default the address of this machine as the internet sees it")
 	f.StringVar(&o.whoami, "whoami", "https://checkip.amazonaws.com",

@@ -45,7 +45,7 @@ func (c *cloud) plan(ctx context.Context, o options) (plan, error) {
 			return p, fmt.Errorf("%w: run make test-ec2, which makes the files", err)
 		}
 	}
-	p.nodes = "a session of your own credentials"
+	p.nodes = "temporary credentials that have your own permissions"
 	if o.profile != "" {
 		p.nodes = "the instance profile " + o.profile
 	}

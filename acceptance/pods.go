@@ -116,7 +116,7 @@ func (s *podTest) addPod(ctx context.Context, n *node) error {
 	}
 	err = nil
 	if s.eni[p.Addr] == 0 {
-		err = fmt.Errorf("EC2 shows %s on no ENI for pods of %s", p.Addr, n.id)
+		err = fmt.Errorf("EC2 shows the address %s on no ENI for pods of %s", p.Addr, n.id)
 	}
 	s.verdict("ADD "+name, fmt.Sprintf("%s, of the ENI at index %d, after %v", p.Addr, s.eni[p.Addr],
 		took.Round(10*time.Millisecond)), err)

@@ -115,7 +115,7 @@ func (n *NS) readRSS(l Link) ([]byte, error) {
 	indir, key := binary.NativeEndian.Uint32(sizes[indirAt:]), binary.NativeEndian.Uint32(sizes[keyAt:])
 	if indir > most || key > most {
 		return nil, fmt.Errorf("the driver has an indirection table of %d entries, and a key of %d bytes: want "+
-			"at most %d", indir, key, most)
+			"at most %d entries, and at most %[3]d bytes", indir, key, most)
 	}
 	b := structOf(int(header+4*indir+key), ethtoolGetRSS, 0, indir, key)
 	err := n.runEthtool(l, b)

@@ -77,8 +77,8 @@ func (s Sysctl) updateValue(n *NS, newValue func(current string) string) error {
 }
 
 // ErrReadOnly reports that a sysctl has a wrong value, and that this process cannot write it.
-var ErrReadOnly = errors.New("this process may not write this sysctl. Set the value in /etc/sysctl.d, or give " +
-	"the container runtime a writable /proc/sys")
+var ErrReadOnly = errors.New("this process is not allowed to write this sysctl. Set the value in /etc/sysctl.d, or " +
+	"give the container runtime a writable /proc/sys")
 
 // writeError takes the error of an attempt to open the parameter's file for writing. It returns an error that names the
 // present and the needed value, or errSame if the two are equal.

@@ -247,8 +247,8 @@ func (p *launchPlan) eniSlots() ([][2]int, error) {
 		}
 		want := max((pods+p.podsPerENI()-1)/p.podsPerENI(), 0)
 		if want > most {
-			return nil, fmt.Errorf("maxPods is %d, but only %d pods can have addresses of the ENIs that %s, maxENIs and "+
-				"--except-enis allow", p.MaxPods, p.MaxPods-pods+most*p.podsPerENI(), p.kind)
+			return nil, fmt.Errorf("maxPods is %d, but only %d pods can have addresses of the ENIs that %s, maxENIs "+
+				"and --except-enis allow", p.MaxPods, p.MaxPods-pods+most*p.podsPerENI(), p.kind)
 		}
 		most = want
 	}

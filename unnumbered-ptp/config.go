@@ -119,7 +119,7 @@ func (c *Config) Validate() error {
 func (c *Config) validateRoutes(m *values.Mistakes) {
 	m.OneOf("defaultRoute", cmp.Or(c.DefaultRoute, byNode), byNode, byVPC)
 	if c.DefaultRoute == byVPC && len(c.HostCIDRs) == 0 {
-		m.Wrong(`hostCidrs must be specified with defaultRoute "vpc": want the CIDRs of the cluster's Services, for ` +
+		m.Wrong(`hostCidrs must be specified if defaultRoute is "vpc": want the CIDRs of the cluster's Services, for ` +
 			`example "172.20.0.0/16". Without hostCidrs, calls to Services leave by the ENI and get no answer`)
 	}
 	c.hostCIDRs = m.Prefixes("hostCidrs", c.HostCIDRs)

@@ -63,7 +63,7 @@ func (s *scene) explainTaken(p pair, failed error) error {
 	if words := strings.Fields(near.Alias); len(words) > 2 && networkInAlias(near.Alias) != "" {
 		owner, hint = "the pair of an earlier sandbox (container "+words[2]+")", ends
 	} else if isHalfMade(near) {
-		owner, hint = "the pair of another ADD for the pod, which has not ended,", ends
+		owner, hint = "the pair of an unfinished ADD for the same pod", ends
 	}
 	return plugin.Errorf(plugin.CodeTryAgain, hint+". Then the next ADD succeeds. 'ip -d link show "+near.Name+
 		"' shows the link",

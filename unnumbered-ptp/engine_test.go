@@ -223,7 +223,8 @@ func TestVethPrefixOthers(t *testing.T) {
 		" type veth peer name begun")
 	nltest.Shell(t, f.node, begin)
 	before = nltest.Dump(t, f.node, q.NS)
-	tryAgain(t, f.ADD(q), known, "payments/web-0", "has not ended, has this name", "a GC deletes the pair")
+	tryAgain(t, f.ADD(q), known, "payments/web-0", "an unfinished ADD for the same pod has this name",
+		"a GC deletes the pair")
 	must(t, f.DEL(q))
 	must(t, f.GC(q, p.request.Attachment))
 	same(t, "a pair that was begun", before, nltest.Dump(t, f.node, q.NS))

@@ -95,7 +95,7 @@ func (s *scene) tableOfVeth(p pair, existed bool) (uint32, error) {
 	if free != 0 {
 		return free, nil
 	}
-	return 0, fmt.Errorf("the routing table %d and the %d others for this pod are in use by other programs: set "+
+	return 0, fmt.Errorf("the routing table %d and the %d other tables for this pod are in use by other programs: set "+
 		"routeTableStart to another number", tableOfIndex(s.Config.start, near.Index), tries-1)
 }
 

@@ -286,7 +286,7 @@ func TestValidate(t *testing.T) {
 			"printable ASCII without /, : and %",
 		`{"hostInterface": "ens5", "containerInterface": "eth1", "nodePorts": "", "keepCaller": true}`:       `keepCaller: true: want a range of NodePorts in nodePorts, which is ""`,
 		`{"hostInterface": "ens5", "containerInterface": "eth1", "serviceLoop": "none", "keepCaller": true}`: `keepCaller: true: want another serviceLoop than "none". With "none", pods see the node instead of the caller`,
-		`{"hostInterface": "ens5", "containerInterface": "eth1", "defaultRoute": "vpc"}`:                     "hostCidrs must be specified with defaultRoute \"vpc\": want the CIDRs of the cluster's Services, for example \"172.20.0.0/16\". Without hostCidrs, calls to Services leave by the ENI and get no answer",
+		`{"hostInterface": "ens5", "containerInterface": "eth1", "defaultRoute": "vpc"}`:                     "hostCidrs must be specified if defaultRoute is \"vpc\": want the CIDRs of the cluster's Services, for example \"172.20.0.0/16\". Without hostCidrs, calls to Services leave by the ENI and get no answer",
 	} {
 		var c Config
 		if err := json.Unmarshal([]byte(config), &c); err != nil {

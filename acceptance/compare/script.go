@@ -99,7 +99,7 @@ var createSteps = []step{
 	waitStep("the new ENI, described", func(s *side, v any) bool {
 		return onlyENI(v) != nil && onlyENI(v).Status == "available"
 	}),
-	resultStep("the same creation again", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+	resultStep("the same ENI, created again", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return c.CreateENI(ctx, s.newENISpec(1))
 	}, nil),
 	refusedStep("the same client token for another ENI", func(ctx context.Context, s *side, c *aws.Client) error {
@@ -127,12 +127,12 @@ var attachSteps = []step{
 	waitStep("the attached ENI, described", func(s *side, _ any) bool {
 		return bytes.Contains(s.answers["DescribeNetworkInterfaces"].body, []byte("<status>attached</status>"))
 	}),
-	refusedStep("attach it a second time", func(ctx context.Context, s *side, c *aws.Client) error {
+	refusedStep("attach the ENI a second time", func(ctx context.Context, s *side, c *aws.Client) error {
 		_, err := c.AttachENI(ctx, s.eni.ID, s.place.Other, 0, newENIIndex)
 		return err
 	}),
 	dryRunStep("ModifyNetworkInterfaceAttribute"),
-	changeStep("delete it with the instance", func(ctx context.Context, s *side, c *aws.Client) error {
+	changeStep("delete the ENI with the instance", func(ctx context.Context, s *side, c *aws.Client) error {
 		return c.DeleteOnTermination(ctx, s.eni.ID, s.attachment)
 	}),
 	{name: "metadata of both ENIs", do: func(ctx context.Context, s *side, c *aws.Client) (any, error) {
@@ -171,7 +171,7 @@ var addressSteps = []step{
 	changeStep("unassign an address", func(ctx context.Context, s *side, c *aws.Client) error {
 		return c.Unassign(ctx, s.eni.ID, s.assigned...)
 	}),
-	refusedStep("unassign it again", func(ctx context.Context, s *side, c *aws.Client) error {
+	refusedStep("unassign the address again", func(ctx context.Context, s *side, c *aws.Client) error {
 		return c.Unassign(ctx, s.eni.ID, s.assigned...)
 	}),
 	resultStep("a prefix", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
@@ -208,10 +208,10 @@ var deleteSteps = []step{
 	dryRunStep("DeleteNetworkInterface"),
 	changeStep("delete", func(ctx context.Context, s *side, c *aws.Client) error { return c.DeleteENI(ctx, s.eni.ID) }),
 	waitStep("the deleted ENI, described", func(_ *side, v any) bool { return onlyENI(v) == nil }),
-	refusedStep("delete it again", func(ctx context.Context, s *side, c *aws.Client) error {
+	refusedStep("delete the ENI again", func(ctx context.Context, s *side, c *aws.Client) error {
 		return c.DeleteENI(ctx, s.eni.ID)
 	}),
-	{name: "metadata after the ENI", do: func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+	{name: "metadata after the deletion", do: func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return c.ENIs(ctx)
 	},
 		isDone: func(s *side, _ any) bool { return s.listedENIs() == 1 }},

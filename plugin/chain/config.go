@@ -56,8 +56,8 @@ func (c *Config) Validate() error {
 	c.ipvlan.IPAM, c.ptp.MTU, c.ipvlan.ContainerInterface = ipam, mtu, end
 	if ipam.Type != "" {
 		mistakes = append(mistakes,
-			fmt.Errorf("ipam: %q: this plugin calls no other plugin for addresses; put the keys of ipam beside the "+
-				"other keys, or use the reference plugin (type ipvlan) with its own ipam",
+			fmt.Errorf("ipam: %q: this plugin calls no other plugin for addresses; move the keys in \"ipam\" to the "+
+				"object of this plugin, or use the reference plugin (type ipvlan), which calls an ipam plugin",
 				ipam.Type))
 	}
 	return errors.Join(append(mistakes, Unhooked(c.ipvlan.Mode, &c.ptp, len(c.egress.Egresses)),

@@ -124,8 +124,8 @@ func TestConfigMistakes(t *testing.T) {
 			`"namespaces":["a"],"routers":["b"]}}}`, []string{`egress: all pools have dataPath "veth"`}},
 		{"another's ipam",
 			`{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipam":{"type":"host-local"}}`,
-			[]string{`ipam: "host-local": this plugin calls no other plugin for addresses; put the keys of ipam ` +
-				`beside the other keys`}},
+			[]string{`ipam: "host-local": this plugin calls no other plugin for addresses; move the keys in ` +
+				`"ipam" to the object of this plugin`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var c Config

@@ -68,7 +68,8 @@ func (p *pod) clientRoutes(f nl.Family, all []Egress) (routes clientRoutes, err 
 		for _, dst := range prefixesOf(f, e.destinations) {
 			if slices.Contains(no, dst) {
 				err = errors.Join(err, fmt.Errorf("egress: destinations: %s: no packet to this destination would "+
-					"take the tunnel. It is an address of the node, a gateway of an egress, or in except",
+					"take the tunnel. This destination is an address of the node, a gateway of an egress, or in "+
+					"\"except\"",
 					dst))
 			}
 			out = append(out, nl.Route{Dst: dst, Via: gw, Dev: linkName(f), OnLink: f == nl.IPv4, Src: p.addr(f),

@@ -143,7 +143,7 @@ func (v *validation) checkReachable(e Egress) {
 		}
 		if f == nl.IPv6 && d.Bits() < vpc6 && !slices.ContainsFunc(e.except,
 			func(p netip.Prefix) bool { return d.Contains(p.Addr()) }) {
-			v.Wrong("destinations: %s: want the IPv6 CIDR of the pods' VPC in except, because the VPC's IPv6 "+
+			v.Wrong("destinations: %s: want the IPv6 CIDR of the pods' VPC in \"except\", because the VPC's IPv6 "+
 				"addresses are public and may be in this destination",
 				d)
 		}
@@ -155,8 +155,8 @@ func (v *validation) checkReachable(e Egress) {
 		}
 	}
 	if len(e.Routers) > 0 && e.gateway(nl.IPv6).IsValid() && len(prefixesOf(nl.IPv6, e.clients)) == 0 {
-		v.Wrong("clients must be specified with an IPv6 gateway: want the VPC's IPv6 CIDR, or the IPv6 CIDRs of the " +
-			"clients' subnets. Without clients, routers would serve every host")
+		v.Wrong("clients must be specified if gateways has an IPv6 address: want the VPC's IPv6 CIDR, or the IPv6 " +
+			"CIDRs of the clients' subnets. Without clients, routers would serve every host")
 	}
 	if len(e.Namespaces)+len(e.Selectable) == 0 {
 		v.Wrong("namespaces or selectable must be specified, because otherwise no pod is a client")
@@ -164,7 +164,7 @@ func (v *validation) checkReachable(e Egress) {
 	for _, gw := range e.gateways {
 		if d, tunnelled := e.Tunnels(gw); tunnelled {
 			v.Wrong("destinations: %s: the gateway %s is in this destination, but the tunnel's own packets must not "+
-				"enter the tunnel. Make the destination smaller, or add the CIDR of the Services to except",
+				"enter the tunnel. Make the destination smaller, or add the CIDR of the Services to \"except\"",
 				d, gw)
 		}
 	}

@@ -77,8 +77,8 @@ func (p *pod) wiring(r *plugin.Request[Config], role role) (nl.Wiring, error) {
 		if !slices.ContainsFunc(e.gateways, func(a netip.Addr) bool { return p.addr(nl.FamilyOf(a)).IsValid() }) {
 			return nil, plugin.Errorf(plugin.CodeRefused,
 				"give the egress a gateway of the pods' family, or let the pods use another egress",
-				"pod %s uses the egress %s: the gateways of the egress are %v, but the pod has only %v", r.Pod, name,
-				e.gateways, p.addrs)
+				"pod %s uses the egress %s: the gateways of the egress are %v, but the pod has only the addresses %v",
+				r.Pod, name, e.gateways, p.addrs)
 		}
 		all = append(all, e)
 	}

@@ -142,7 +142,8 @@ func (p *pod) checkSamePod(shown *pod, r *plugin.Request[Config]) error {
 			continue
 		}
 		if _, err := p.ns.LinkByName(i.Name); err != nil {
-			return fmt.Errorf("the pod has lost a link, so its egress cannot be compared: %w", err)
+			return fmt.Errorf("the pod has lost a link, so the pod's egress cannot be compared with the "+
+				"configuration: %w", err)
 		}
 	}
 	return nil

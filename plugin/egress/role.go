@@ -45,7 +45,7 @@ func (c *Config) roleOf(pod plugin.Pod) (r role, err error) {
 	if r.router, err = c.egressOfRouter(pod); err != nil || r.router != "" {
 		if asked := c.RuntimeConfig.Annotations[Annotation]; err == nil && asked != "" {
 			err = plugin.Errorf(plugin.CodeRefused, "remove the annotation, or let the pod run in another namespace",
-				"pod %s: annotation %s: %s: the pod's namespace makes it a router of the egress %s, and a "+
+				"pod %s: annotation %s: %s: the namespace makes the pod a router of the egress %s, and a "+
 					"router cannot be a client",
 				pod, Annotation, excerpt.Quote(asked), r.router)
 		}

@@ -24,7 +24,7 @@ func (p *pod) routerWiring(e Egress) (nl.Wiring, error) {
 	families := p.families(e)
 	if len(families) == 0 {
 		return nil, plugin.Errorf(plugin.CodeRefused, "give the egress a gateway of the routers' family",
-			"the gateways of the router's egress are %v, but the pod has only %v", e.gateways, p.addrs)
+			"the gateways of the router's egress are %v, but the pod has only the addresses %v", e.gateways, p.addrs)
 	}
 	objects := []nl.Object{p.routerTable(families, e)}
 	for _, f := range families {

@@ -59,8 +59,8 @@ func TestClientRefusesNode(t *testing.T) {
 	other := config(t,
 		egresses(`"o": {"gateways": ["172.20.0.78"], "destinations": ["203.0.113.0/24"], "selectable": ["*"]}`)).Egresses["o"]
 	if _, err := aPod(nil).clientWiring([]Egress{e, other}); err == nil ||
-		!strings.Contains(err.Error(), "172.20.0.78/32: no packet to this destination would take the tunnel. It is an "+
-			"address of the node, a gateway") {
+		!strings.Contains(err.Error(), "172.20.0.78/32: no packet to this destination would take the tunnel. This "+
+			"destination is an address of the node, a gateway") {
 		t.Errorf("a gateway as a destination: got %v", err)
 	}
 }

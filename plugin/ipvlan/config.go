@@ -45,7 +45,7 @@ func (c *Config) Validate() error {
 	m.MTU(c.MTU, 68, "the MTU of the master")
 	if c.IPAM.Type != "" {
 		m.Wrong("ipam: %q: this plugin calls no other plugin; put cni-ipvlan-vpc-k8s-ipam before this plugin in the "+
-			"chain, or use the reference plugin (type ipvlan) with its own ipam",
+			"chain, or use the reference plugin (type ipvlan), which calls an ipam plugin",
 			c.IPAM.Type)
 	}
 	if c.LinkInContainer {

@@ -61,7 +61,7 @@ type master struct {
 // the ipam plugin's result, an interface has a MAC address only if the pod gets the whole ENI.
 func mastersOf(r *plugin.Request[Config], asked []nic.Request) ([]master, error) {
 	const hint = "this plugin is the second of a chain: put cni-ipvlan-vpc-k8s-ipam before this plugin. The result " +
-		"of ipam names the master and the slave's addresses"
+		"of cni-ipvlan-vpc-k8s-ipam names the master and the slave's addresses"
 	if r.Prev == nil {
 		return nil, plugin.Errorf(plugin.CodeInvalid, hint, "this plugin must be chained after another: there is no "+
 			"prevResult")

@@ -140,7 +140,7 @@ func TestValidate(t *testing.T) {
 master: "eth 1": the name contains / or : or whitespace characters: want 1 to 15 bytes without white space, / and :
 containerInterface: "a/b": the name contains / or : or whitespace characters: want 1 to 15 bytes of printable ASCII without /, : and %
 mtu: 20: want 68 to 65535 bytes, or 0 for the MTU of the master
-ipam: "host-local": this plugin calls no other plugin; put cni-ipvlan-vpc-k8s-ipam before this plugin in the chain, or use the reference plugin (type ipvlan) with its own ipam
+ipam: "host-local": this plugin calls no other plugin; put cni-ipvlan-vpc-k8s-ipam before this plugin in the chain, or use the reference plugin (type ipvlan), which calls an ipam plugin
 linkInContainer: true: want false, because the master is the link of an ENI, and is on the node`
 	if err := c.Validate(); err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)

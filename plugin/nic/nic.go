@@ -109,9 +109,9 @@ func (a *Asked) Requests(ifName string) ([]Request, error) {
 	case !annotated:
 		return nil, nil
 	case one.Asks():
-		return nil, fmt.Errorf("the annotation %s asks for the interface %s, and ips, deviceID or args.cni asks for "+
-			"it, too: want only one of these requests",
-			Annotation, ifName)
+		return nil, fmt.Errorf("the interface %s has two requests, one by the annotation %s, and one by ips, "+
+			"deviceID or args.cni: want only one of these requests",
+			ifName, Annotation)
 	}
 	rs, err := parseAnnotation(a.RuntimeConfig.Annotations[Annotation])
 	if err != nil {

@@ -136,8 +136,8 @@ func TestMistakes(t *testing.T) {
 			`interface 2: eni: eni-1: two interfaces of the pod ask for this ENI, and one of the two has ` +
 			`exclusive: true`},
 		{`[{}]`, `"runtimeConfig": {"ips": ["10.0.1.7"]}`,
-			`the annotation cni-ipvlan-vpc-k8s/nics asks for the interface eth0, and ips, deviceID or args.cni asks ` +
-				`for it, too: want only one of these requests`},
+			`the interface eth0 has two requests, one by the annotation cni-ipvlan-vpc-k8s/nics, and one by ips, ` +
+				`deviceID or args.cni: want only one of these requests`},
 		{"", `"runtimeConfig": {"ips": ["10.0.1.7", "10.0.1.8"]}`,
 			`runtimeConfig: ips: ["10.0.1.7" "10.0.1.8"]: want at most one address of each family`},
 		{"", `"runtimeConfig": {"mac": "0a:00:00:00:00:01"}`,

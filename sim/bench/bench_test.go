@@ -122,16 +122,16 @@ func TestBudgets(t *testing.T) {
 		t.Error(err)
 	}
 	cost[loopless] = 1030
-	want := "ours, serviceLoop none, pod, other node: a request costs 1.030 times as much as one of ipvlan, bare; " +
-		"the budget is 1.020 times\n" +
-		"ours, serviceLoop none, pod, same node: a request costs 1.030 times as much as one of ipvlan, bare; the " +
-		"budget is 1.020 times"
+	want := `layout "ours, serviceLoop none", route "pod, other node": a request costs 1.030 times as much as in the ` +
+		`layout "ipvlan, bare"; the budget is 1.020 times` + "\n" +
+		`layout "ours, serviceLoop none", route "pod, same node": a request costs 1.030 times as much as in the ` +
+		`layout "ipvlan, bare"; the budget is 1.020 times`
 	if err := measured().checkBudgets(); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	cost[loopless], cost[routedVeth] = 1000, 1310
-	want = "ours, pod, other node: a request costs 0.775 times as much as one of veth, routed; the budget is " +
-		"0.769 times"
+	want = `layout "ours", route "pod, other node": a request costs 0.775 times as much as in the layout ` +
+		`"veth, routed"; the budget is 0.769 times`
 	if err := measured().checkBudgets(); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

@@ -43,12 +43,13 @@ func (fs *flows) checkBudgets() error {
 		mine := quantile(fs.sortedCosts(b.layout, b.route, loads[0]), 0)
 		its := quantile(fs.sortedCosts(b.otherLayout, b.route, loads[0]), 0)
 		if mine == 0 || its == 0 {
-			errs = append(errs, fmt.Errorf("%s or %s, %s: nothing was counted", b.layout, b.otherLayout, b.route))
+			errs = append(errs, fmt.Errorf("route %q: no instructions were counted for the layout %q or the layout %q",
+				b.route, b.layout, b.otherLayout))
 			continue
 		}
 		if got := float64(mine) / float64(its); got > b.times {
-			errs = append(errs, fmt.Errorf("%s, %s: a request costs %.3f times as much as one of %s; the budget is "+
-				"%.3f times",
+			errs = append(errs, fmt.Errorf("layout %q, route %q: a request costs %.3f times as much as in the layout "+
+				"%q; the budget is %.3f times",
 				b.layout, b.route, got, b.otherLayout, b.times))
 		}
 	}

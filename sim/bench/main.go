@@ -69,10 +69,10 @@ func parseOptions(args []string) (options, error) {
 	f.StringVar(&o.peers, "peers", ".cache/peers", "`directory` of upstream's ptp and host-local")
 	f.StringVar(&o.conflist, "conflist", "conflist-examples/10-cni-ipvlan-vpc-k8s.conflist",
 		"`file` with our chain; in its directory is three-plugins.conflist, too")
-	f.IntVar(&o.rounds, "rounds", 60, "how many calls of each chain")
+	f.IntVar(&o.rounds, "rounds", 60, "about how often to measure each row of a table")
 	f.Var(&o.c, "c", "a `list`: how many calls to make at once")
-	f.IntVar(&o.pods, "pods", 0, "instead: compare the ADD of the last of `N` pods of a node with the ADD of the "+
-		"first pod of another node")
+	f.IntVar(&o.pods, "pods", 0, "instead: on a node with `N` pods, compare the ADD of the last pod with the ADD "+
+		"of the first pod on another node")
 	f.BoolVar(&o.prefix, "prefixes", false,
 		"the pods' addresses are of delegated prefixes; each ENI gets as many prefixes as it can have")
 	f.BoolVar(&o.cards, "cards", false, "with -pods: on an instance with several network cards")

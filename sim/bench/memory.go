@@ -63,7 +63,9 @@ func (w *world) measureMemory(ctx context.Context, o options, out io.Writer) err
 	for _, f := range all {
 		t = append(t, f.tableRow(all[at]))
 	}
-	_, err = fmt.Fprintf(out, "%s; KiB, medians of %d; x is the ratio to %s\n\n%s", machine(), o.rounds, reference, t)
+	_, err = fmt.Fprintf(out, "%s\"peak RSS\" and \"anonymous\" are medians of %d ADDs. \"%d: peak RSS\" and "+
+		"\"cgroup\" are one measurement of %[3]d ADDs at once. A row \"asking EC2\" is one ADD.\n\n%[4]s",
+		title("memory in KiB", reference), o.rounds, kubeletPods, t)
 	return errors.Join(err, checkMemory(t))
 }
 

@@ -40,14 +40,14 @@ func (w *world) measureByPodCount(ctx context.Context, o options, r *report) err
 		})]
 	}
 	r.reference = "pod 1"
-	r.note("Each node is a %s; its addresses are %s.", w.Name, o.addressesText())
+	r.note("Each node is of the type %s. Its pods have %s.", w.Name, o.addressesText())
 	w.EC2.ResetCalls()
 	if err := measureRounds(ctx, r.subjects, o.rounds); err != nil {
 		return err
 	}
 	for _, s := range r.subjects {
 		if s.reference != s {
-			r.note("With %d pods on the node against 1, %s: ADD %s; DEL %s.", o.pods, s.name,
+			r.note("%s: with %d pods on the node instead of 1, ADD takes %s, and DEL takes %s.", s.name, o.pods,
 				growthText(s.add, s.reference.add), growthText(s.del, s.reference.del))
 		}
 	}
@@ -57,16 +57,16 @@ func (w *world) measureByPodCount(ctx context.Context, o options, r *report) err
 
 func (o options) addressesText() string {
 	if o.prefix {
-		return "those of delegated prefixes"
+		return "addresses of delegated prefixes"
 	}
-	return "single ones"
+	return "single addresses"
 }
 
 // growthText returns a text that compares a chain's costs on a node with many pods (now) with those on an empty node
 // (before). It uses minimum elapsed times and average CPU times, because these figures contain no waits.
 func growthText(now, before []sample) string {
-	return fmt.Sprintf("%s x at least, %s x CPU", ratio(quantile(walls(now), 0), quantile(walls(before), 0)),
-		ratio(mean(now), mean(before)))
+	return fmt.Sprintf("%s x the minimum time and %s x the average CPU",
+		ratio(quantile(walls(now), 0), quantile(walls(before), 0)), ratio(mean(now), mean(before)))
 }
 
 // addSubject makes a node with otherPods pods of a chain, and adds a subject for this chain to the report.

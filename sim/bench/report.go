@@ -43,7 +43,8 @@ func (r *report) note(format string, args ...any) {
 
 func (r *report) recordCalls(ec2 []ec2sim.Call, metadata []string) {
 	r.callCount += len(ec2) + len(metadata)
-	r.note("Asked meanwhile: EC2 %d times, the metadata service %d times.", len(ec2), len(metadata))
+	r.note("During the measurement, processes called EC2 %d times, and the metadata service %d times.", len(ec2),
+		len(metadata))
 	for _, c := range ec2 {
 		r.note("- %s", c)
 	}
@@ -63,10 +64,12 @@ func (r *report) write(w io.Writer) error {
 		}
 	}
 	if len(r.statuses) > 0 {
-		parts = append(parts, "STATUS, one process each; x is the ratio to "+noopChain+":\n", r.statusTable().String())
+		parts = append(parts, "the verbs STATUS and VERSION: each call is one process; x is the ratio to STATUS of "+
+			noopChain+":\n", r.statusTable().String())
 	}
 	if t := r.upkeepTable(); t != nil {
-		parts = append(parts, "the node besides, with this project's pods alone, median of five:\n", t.String())
+		parts = append(parts, "other costs of a node that has only pods of this project; each cost is the median of "+
+			"five measurements:\n", t.String())
 	}
 	_, err := fmt.Fprintln(w, strings.Join(append(parts, strings.Join(r.notes, "\n")), "\n"))
 	return err
@@ -77,13 +80,14 @@ func (r *report) heading() string {
 	if r.icount {
 		unit = instructions
 	}
-	return title(unit, r.rounds, r.reference)
+	return title(fmt.Sprintf("%s, about %d measurements for each row", unit, r.rounds), r.reference)
 }
 
 const instructions = "thousand instructions of kernel and processes together"
 
-func title(unit string, rounds int, x string) string {
-	return fmt.Sprintf("%s; %s, %d rounds; x is the ratio to %s\n", machine(), unit, rounds, x)
+// title returns the first line of a table. figures says what the figures of the table are.
+func title(figures, reference string) string {
+	return fmt.Sprintf("%s; %s; x is the ratio to %q\n", machine(), figures, reference)
 }
 
 func machine() string {

@@ -106,7 +106,9 @@ func (fs *flows) run(
 	if o.icount {
 		unit = instructions
 	}
-	if _, err := fmt.Fprintf(w, "%s\n%s", title(unit, o.rounds, fs.reference), fs.table()); err != nil || !o.icount {
+	figures := fmt.Sprintf("%s, the lowest of %d rounds; spread: by how much the highest is above the lowest", unit,
+		o.rounds)
+	if _, err := fmt.Fprintf(w, "%s\n%s", title(figures, fs.reference), fs.table()); err != nil || !o.icount {
 		return err
 	}
 	return fs.checkBudgets()

@@ -240,7 +240,8 @@ func (s *scene) servicePaths(f nl.Family) []path {
 		case a.addr(nl.FamilyOf(to)).IsValid():
 			family = nl.FamilyOf(to)
 		default:
-			p.skip = fmt.Sprintf("the pods of this test have no %v address, so they cannot reach %v", nl.FamilyOf(to), to)
+			p.skip = fmt.Sprintf("the pods of this test have no %v address, so they cannot reach %v",
+				nl.FamilyOf(to), to)
 		}
 		if family == f {
 			all = append(all, p)

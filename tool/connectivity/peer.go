@@ -96,4 +96,5 @@ func askCallBack(ctx context.Context, p *pod, to netip.AddrPort) error {
 }
 
 const peerAdvice = "on both nodes, the ENI's security groups and the subnet's network ACL must allow the packets. " +
-	"The subnet's route table must have a route to the other node. On the other node, connectivity-test --serve must run"
+	"The subnet's route table must have a route to the other node. On the other node, connectivity-test " +
+	"--serve must run"
