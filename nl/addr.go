@@ -103,7 +103,7 @@ func (a Addr) Check(n *NS) error {
 		switch {
 		case f.Prefix != a.Prefix:
 		case f.Duplicate:
-			return fmt.Errorf("another host uses the address %s", a.Prefix.Addr())
+			return fmt.Errorf("another host uses the address %s", a.Prefix)
 		default:
 			return nil
 		}

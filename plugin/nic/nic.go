@@ -109,13 +109,12 @@ func (a *Asked) Requests(ifName string) ([]Request, error) {
 	case !annotated:
 		return nil, nil
 	case one.Asks():
-		return nil, fmt.Errorf("the interface %s has two requests, one by the annotation %s, and one by ips, "+
-			"deviceID or args.cni: want only one of these requests",
-			ifName, Annotation)
+		return nil, fmt.Errorf("the interface %s has two requests, one by the annotation "+Annotation+", and one by "+
+			"ips, deviceID or args.cni: want only one of these requests", ifName)
 	}
 	rs, err := parseAnnotation(a.RuntimeConfig.Annotations[Annotation])
 	if err != nil {
-		return nil, fmt.Errorf("annotation %s: %w", Annotation, err)
+		return nil, fmt.Errorf("annotation "+Annotation+": %w", err)
 	}
 	return rs, nil
 }
