@@ -27,7 +27,8 @@ func (c *Client) Assign(ctx context.Context, eni string, n int) ([]netip.Addr, e
 	}
 	addrs, err := parseAll(ipv4, fieldTexts(out.AssignedPrivateIpAddresses,
 		func(a types.AssignedPrivateIpAddress) *string { return a.PrivateIpAddress }))
-	if err := validate(action, err, checkCount(n, addrs), checkSubject(eni, out.NetworkInterfaceId)); err != nil {
+	err = validate(action, err, checkCount(n, "addresses", addrs), checkSubject(eni, out.NetworkInterfaceId))
+	if err != nil {
 		return nil, err
 	}
 	logChange(ctx, action, out.ResultMetadata, "eni", eni, "addrs", strings.Join(formatAll(addrs), ","))
@@ -61,7 +62,8 @@ func (c *Client) AssignPrefixes(ctx context.Context, eni string, n int) ([]netip
 	}
 	prefixes, err := parseAll(ipv4Prefix, fieldTexts(out.AssignedIpv4Prefixes,
 		func(p types.Ipv4PrefixSpecification) *string { return p.Ipv4Prefix }))
-	if err := validate(action, err, checkCount(n, prefixes), checkSubject(eni, out.NetworkInterfaceId)); err != nil {
+	err = validate(action, err, checkCount(n, "prefixes", prefixes), checkSubject(eni, out.NetworkInterfaceId))
+	if err != nil {
 		return nil, err
 	}
 	logChange(ctx, action, out.ResultMetadata, "eni", eni, "prefixes", strings.Join(formatAll(prefixes), ","))

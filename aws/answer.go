@@ -91,7 +91,8 @@ func checkAnswer(document []byte, action string) error {
 			inReturn = false
 		case xml.CharData:
 			if inReturn && string(bytes.TrimSpace(t)) != "true" {
-				return fmt.Errorf("EC2 has not carried out the call: the field return is %.80q", t)
+				return fmt.Errorf("EC2 has not carried out the call: the field \"return\" of the answer is %.80q, not "+
+					"\"true\"", t)
 			}
 		}
 	}

@@ -173,7 +173,7 @@ var meanings = []meaning{
 	{[]string{"InvalidParameterValue", "InvalidParameter", "InvalidParameterCombination", "InvalidParameterDependency",
 		"MissingParameter",
 		"UnknownParameter", "InvalidRequest", "ValidationError"}, "", nil, ofPlace, correctableTime,
-		"EC2 does not accept what {action} asks for: the message says why. If the configuration is not the cause, " +
+		"EC2 does not accept what {action} asks for: EC2's message says why. If the configuration is not the cause, " +
 			"report a bug with the ID of the request"},
 }
 
@@ -214,7 +214,7 @@ var (
 
 const (
 	hintExpired = "the temporary credentials have expired: renew AWS_SESSION_TOKEN and the other keys in the " +
-		"environment. Without keys there, look at the role's credentials in the metadata service"
+		"environment. If the environment has no keys, look at the role's credentials in the metadata service"
 	hintSubnet     = "add another subnet for pods to the VPC, with the tags in subnetTags"
 	hintFragmented = "the subnet has no free /28: reserve a part of the subnet for prefixes (aws ec2 " +
 		"create-subnet-cidr-reservation), or add a subnet"

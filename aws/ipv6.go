@@ -59,7 +59,8 @@ func (c *Client) assignIPv6(
 	addrs, errAddrs := parseAll(ipv6, out.AssignedIpv6Addresses)
 	prefixes, errPrefixes := parseAll(ipv6Prefix, out.AssignedIpv6Prefixes)
 	err = validate(action, errAddrs, errPrefixes,
-		checkCount(addresses, addrs), checkCount(delegated, prefixes), checkSubject(eni, out.NetworkInterfaceId))
+		checkCount(addresses, "addresses", addrs), checkCount(delegated, "prefixes", prefixes),
+		checkSubject(eni, out.NetworkInterfaceId))
 	if err != nil {
 		return nil, nil, err
 	}

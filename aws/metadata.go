@@ -98,8 +98,8 @@ func (e *MetadataError) hint() string {
 				"EC2's. If it is a proxy, such as kube2iam, the proxy must let requests of the node itself pass"
 		}
 	case http.StatusTooManyRequests:
-		return "the metadata service limits the requests of this instance per second. Find out which of its programs " +
-			"asks so often"
+		return "the metadata service limits the requests of this instance per second. Find out which program of the " +
+			"instance asks so often"
 	}
 	return ""
 }

@@ -198,8 +198,8 @@ func TestMetadataFaults(t *testing.T) {
 		{"no PUT", imdsv1(405), noToken + "405 Method Not Allowed", imdsv2},
 		{"no document", tree{}, "EC2 metadata /latest/dynamic/instance-identity/document: 404 Not Found", ""},
 		{"busy", status(429), noToken + "429 Too Many Requests",
-			"the metadata service limits the requests of this instance per second. Find out which of its programs " +
-				"asks so often"},
+			"the metadata service limits the requests of this instance per second. Find out which program of the " +
+				"instance asks so often"},
 		{"not a document", document("<html>"), "EC2 metadata /latest/dynamic/instance-identity/document: ", ""},
 		{"an empty document", document("{}"), "EC2 metadata /latest/dynamic/instance-identity/document: this is no " +
 			"identity document of an instance: it has no instanceId", ""},

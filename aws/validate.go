@@ -76,28 +76,28 @@ func parseMAC(s string) (string, error) {
 
 // The parsers of addresses, CIDRs and delegated prefixes. Each parser accepts only one family.
 
-func ipv4(s string) (netip.Addr, error)         { return parseAddr(s, netip.Addr.Is4) }
-func ipv6(s string) (netip.Addr, error)         { return parseAddr(s, isIPv6) }
-func ipv4CIDR(s string) (netip.Prefix, error)   { return parseCIDR(s, netip.Addr.Is4) }
-func ipv6CIDR(s string) (netip.Prefix, error)   { return parseCIDR(s, isIPv6) }
+func ipv4(s string) (netip.Addr, error)         { return parseAddr(s, "IPv4", netip.Addr.Is4) }
+func ipv6(s string) (netip.Addr, error)         { return parseAddr(s, "IPv6", isIPv6) }
+func ipv4CIDR(s string) (netip.Prefix, error)   { return parseCIDR(s, "IPv4", netip.Addr.Is4) }
+func ipv6CIDR(s string) (netip.Prefix, error)   { return parseCIDR(s, "IPv6", isIPv6) }
 func ipv4Prefix(s string) (netip.Prefix, error) { return parsePrefix(s, ipv4CIDR, 28) }
 func ipv6Prefix(s string) (netip.Prefix, error) { return parsePrefix(s, ipv6CIDR, 80) }
 
 func isIPv6(a netip.Addr) bool { return a.Is6() && !a.Is4In6() && a.Zone() == "" }
 
-func parseAddr(s string, is func(netip.Addr) bool) (netip.Addr, error) {
+func parseAddr(s, family string, is func(netip.Addr) bool) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)
 	if err != nil || !is(a) || !a.IsGlobalUnicast() {
-		return netip.Addr{}, fmt.Errorf("%.80q is not an address of this family that an ENI can have", s)
+		return netip.Addr{}, fmt.Errorf("%.80q is not an %s address that an ENI can have", s, family)
 	}
 	return a, nil
 }
 
-func parseCIDR(s string, is func(netip.Addr) bool) (netip.Prefix, error) {
+func parseCIDR(s, family string, is func(netip.Addr) bool) (netip.Prefix, error) {
 	const widest = 8
 	p, err := netip.ParsePrefix(s)
 	if err != nil || !is(p.Addr()) || p.Bits() < widest {
-		return netip.Prefix{}, fmt.Errorf("%.80q is not a CIDR of this family that a VPC can have", s)
+		return netip.Prefix{}, fmt.Errorf("%.80q is not an %s CIDR that a VPC can have", s, family)
 	}
 	return p.Masked(), nil
 }
@@ -122,10 +122,11 @@ func checkUnique[T comparable](values []T) error {
 	return nil
 }
 
-// checkCount returns an error if there are not exactly n values, or if a value appears twice.
-func checkCount[T comparable](n int, values []T) error {
+// checkCount returns an error if there are not exactly n values, or if a value appears twice. The argument what says
+// what the values are, such as "addresses".
+func checkCount[T comparable](n int, what string, values []T) error {
 	if len(values) != n {
-		return fmt.Errorf("asked for %d, but EC2 answers with %d: %v", n, len(values), values)
+		return fmt.Errorf("asked for %d %s, but EC2 answers with %d: %v", n, what, len(values), values)
 	}
 	return checkUnique(values)
 }

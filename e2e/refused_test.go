@@ -123,7 +123,7 @@ func TestRequestsRefused(t *testing.T) {
 		// several interfaces
 		{"vm-1", `[{}, {"name": "data"}, {"name": "data"}]`, never,
 			`interface 3: name: "data": another interface of the pod has this name`},
-		{"vm-1", `[{}, {}, {}, {}]`, never, "4 interfaces: max in requests is 3"},
+		{"vm-1", `[{}, {}, {}, {}]`, never, `4 interfaces: "max" in "requests" is 3`},
 		{"vm-1", `[{"exclusive": true}, {"exclusive": true}]`, later,
 			"pod vm-1/pod asks for 2 interfaces, which need 2 more ENIs: m5.large can have 3 ENIs, and this " +
 				"node has 2"},

@@ -30,7 +30,7 @@ func TestStrangeAnswers(t *testing.T) {
 			w.lying(test.action, test.from, test.to)
 			_, err := w.acquire(1)
 			if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeTryAgain ||
-				!strings.Contains(err.Error(), "is not used, because it cannot be on") {
+				!strings.Contains(err.Error(), " cannot be on ") {
 				t.Errorf("got %v", err)
 			}
 			s := w.State()

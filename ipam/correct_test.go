@@ -144,7 +144,7 @@ func TestUnassignedByHandComesBack(t *testing.T) {
 	e := w.EC2.ENIs()[1]
 	must(t, w.byHand().Unassign(t.Context(), e.ID, e.Addrs[6:]...))
 	w.policy.Batch = 5
-	if _, err := w.acquire(most); err == nil || !strings.Contains(err.Error(), e.ID+" has it, too") {
+	if _, err := w.acquire(most); err == nil || !strings.Contains(err.Error(), e.ID+" has this address") {
 		t.Errorf("the ADD whose ENI has them: %v", err)
 	}
 	w.mustAcquire(most + 1)

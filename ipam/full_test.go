@@ -356,7 +356,7 @@ func TestNoneCounts(t *testing.T) {
 	w.mustAcquire(0)
 	w.policy.Pool = "other"
 	_, err := w.acquire(1)
-	if want := "1 addresses of this node are leased, and 1 cool or are not for this pod"; err == nil ||
+	if want := "1 addresses of this node are leased, and 1 are cooling or not for this pod"; err == nil ||
 		!strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %s", err, want)
 	}

@@ -112,6 +112,6 @@ func (p *Pool) confirmAddrs(ctx context.Context) error {
 	return plugin.Errorf(plugin.CodeTryAgain,
 		`add addresses to the ENIs in the launch template, lower --max-pods of the kubelet, or set `+
 			`"provision" to "assign"`,
-		`%d addresses of this node are leased, and %d cool or are not for this pod. `+
+		`%d addresses of this node are leased, and %d are cooling or not for this pod. `+
 			`"provision" is "none", so the node does not ask EC2 for more`, s.Leases.Len(), s.Free.Len())
 }

@@ -332,7 +332,7 @@ func TestDeallocateUnansweredNone(t *testing.T) {
 					p := w.pool()
 					p.Policy = lease.Policy{} // as the tool does
 					_, err := p.Deallocate(w.Context(), a)
-					if err == nil || !strings.Contains(err.Error(), "unless a network of the node has provision none") {
+					if err == nil || !strings.Contains(err.Error(), `"provision" of a network of the node is "none"`) {
 						w.Errorf("Deallocate: %v", err)
 					}
 					w.EC2.Script(book.UnassignAction)

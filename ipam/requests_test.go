@@ -196,7 +196,7 @@ func TestRequestAgain(t *testing.T) {
 	wantRefusal(t, err, "pod default/pod002 asks for the address 10.177.1.77, which default/pod001 has")
 	w.end(1)
 	_, err = w.ask(2, allowAll, ask)
-	wantRefusal(t, err, "pod default/pod002 asks for the address 10.177.1.77, which has been free since ")
+	wantRefusal(t, err, "pod default/pod002 asks for the address 10.177.1.77, which has had no lease since ")
 	for n := range 9 { // a pod that asks for nothing does not get the address, either
 		a, err := w.ask(10+n, allowAll, "")
 		must(t, err)
@@ -262,7 +262,7 @@ func TestRequestInterrupted(t *testing.T) {
 	})
 	w.Operate("AssignPrivateIpAddresses", "NetworkInterfaceId", at, "PrivateIpAddress.1", asked.String())
 	_, err := w.ask(2, allowAll, ask)
-	wantRefusal(t, err, "the address 10.177.1.77, which has been free since ")
+	wantRefusal(t, err, "the address 10.177.1.77, which has had no lease since ")
 	if a := w.mustAsk(1, ask)[0]; a.Addrs[0] != asked {
 		t.Errorf("got %v", a.Addrs)
 	}
@@ -457,8 +457,8 @@ func TestRequestRefused(t *testing.T) {
 			"for the namespace default: interface 1: subnet: subnet-1: allowed are subnet-db, subnet-both, " +
 			"subnet-far, subnet-else"},
 		{`[{}, {"securityGroups": ["sg-2", "sg-4"]}]`, "interface 2: securityGroups: sg-4: allowed are sg-2, sg-3"},
-		{`[{}, {}, {}, {}]`, "4 interfaces: max in requests is 3"},
-		{`[{"exclusive": true}]`, "exclusive: true: exclusive is not true in requests"},
+		{`[{}, {}, {}, {}]`, `4 interfaces: "max" in "requests" is 3`},
+		{`[{"exclusive": true}]`, `exclusive: true: "exclusive" in "requests" is not true`},
 		{`[{"ip": "2001:db8:77:3::5"}]`,
 			"ip: 2001:db8:77:3::5: pods of this network have no IPv6 addresses (ipFamilies)"},
 		{`[{"ip": "10.177.9.9"}]`, "the pod asks for the address 10.177.9.9, which is in none of the subnets that " +
@@ -552,7 +552,7 @@ func TestRequestMax(t *testing.T) {
 	had := fmt.Sprint(w.EC2.ENIs())
 	for _, again := range []string{db, `{"ips": ["10.177.2.99"]}`} {
 		wantRefusal(t, add(1, "net2", again),
-			"pod default/pod001 asks for interface net2, and would then have 4 interfaces: max in requests is 3")
+			`pod default/pod001 asks for interface net2, and would then have 4 interfaces: "max" in "requests" is 3`)
 	}
 	if now := fmt.Sprint(w.EC2.ENIs()); now != had {
 		t.Errorf("ENIs were %s\nand are %s", had, now)
@@ -565,7 +565,7 @@ func TestRequestMax(t *testing.T) {
 		must(t, w.pool().End(t.Context(), key))
 	}
 	must(t, add(1, "net2", db))
-	wantRefusal(t, add(3, "eth0", `[{}, {}, {}, {}]`), "4 interfaces: max in requests is ")
+	wantRefusal(t, add(3, "eth0", `[{}, {}, {}, {}]`), `4 interfaces: "max" in "requests" is `)
 	w.consistent()
 }
 
@@ -709,7 +709,7 @@ func TestRequestWithdrawn(t *testing.T) {
 	began := time.Now()
 	_, err = p.Acquire(ctx, pod(1))
 	t.Logf("after %v, %d calls: %v", time.Since(began), len(w.EC2.Calls()), err)
-	wantRefusal(t, err, "asks for the address 10.177.1.77, which has been free since ")
+	wantRefusal(t, err, "asks for the address 10.177.1.77, which has had no lease since ")
 	w.Age(time.Minute)
 	if a, err := p.Acquire(ctx, pod(1)); err != nil || a.Addrs[0] != asked {
 		t.Errorf("%v, %v", a.Addrs, err)

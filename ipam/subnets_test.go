@@ -35,13 +35,13 @@ func TestNoSubnet(t *testing.T) {
 			"has the tags kubernetes_kubelet=true, team=a: subnet-pod0, which comes nearest, has no tag team",
 			"'cni-ipvlan-vpc-k8s-tool subnets' lists"},
 		{"a mistyped key", func(p *lease.Policy) { p.SubnetTags = map[string]string{"kubernetes-kubelet": "true"} },
-			"has the tags kubernetes-kubelet=true: none of its 2 subnets has one of these tag keys; they have the " +
-				"tags kubernetes_kubelet", "subnetTags"},
+			"has the tags kubernetes-kubelet=true: none of the 2 subnets there has one of these tag keys; their " +
+				"tag keys are kubernetes_kubelet", "subnetTags"},
 		{"a tag with an empty value, which no subnet has", func(p *lease.Policy) {
 			p.SubnetTags = map[string]string{"team": ""}
 		},
-			"has the tags team=: none of its 2 subnets has one of these tag keys; they have the " +
-				"tags kubernetes_kubelet",
+			"has the tags team=: none of the 2 subnets there has one of these tag keys; their " +
+				"tag keys are kubernetes_kubelet",
 			"subnetTags"},
 		{"no IPv6", func(p *lease.Policy) { p.Families = []lease.Family{lease.IPv4, lease.IPv6} },
 			"no subnet for a new ENI: subnet-pod0, in vpc-1 in us-east-1a, has no CIDR of IPv6", "ipFamilies"},

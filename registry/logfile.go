@@ -139,8 +139,8 @@ func (s *State) endOldLog() {
 		err = errors.Join(err, f.Close())
 	}
 	if err != nil {
-		slog.Warn("the lease log is switched off, but its last line cannot be written. So cni-tool whois shows the "+
-			"last leases of the log as current", "file", s.oldLog.File, "because", err)
+		slog.Warn("the lease log is switched off, but the line that says so cannot be written. So cni-tool whois "+
+			"shows the leases that have no end in the log as current", "file", s.oldLog.File, "because", err)
 	}
 }
 

@@ -189,9 +189,9 @@ func (c *Codec) readUnknown(rest map[string]string, described []string) {
 	})
 	switch {
 	case c.exact && len(key)+len(`"":`) != c.offset-from, c.exact && plainLen(key) < len(key):
-		c.Fail(fmt.Errorf("%q has escapes, or is not ASCII: it may be another name", key))
+		c.Fail(fmt.Errorf("%q has escapes, or is not ASCII: perhaps it is another spelling of a key", key))
 	case near >= 0:
-		c.Fail(fmt.Errorf("%q may be %q", key, described[near]))
+		c.Fail(fmt.Errorf("%q is perhaps another spelling of %q", key, described[near]))
 	}
 	raw := c.skipValue()
 	if !c.exact && !json.Valid([]byte(raw)) {

@@ -60,11 +60,11 @@ func TestExactly(t *testing.T) {
 		{`{"name":"a","name":"b"}`, `"name" appears twice`},
 		{`{"name":"a","home":{},"name":"b"}`, `"name" appears twice`},
 		{`{"legs":{"a":{"eats":["x"],"eats":[]}}}`, `"eats" appears twice`},
-		{`{"Name":"a"}`, `"Name" may be "name"`},
-		{`{"name":"a","NAME":"b"}`, `"NAME" may be "name"`},
+		{`{"Name":"a"}`, `"Name" is perhaps another spelling of "name"`},
+		{`{"name":"a","NAME":"b"}`, `"NAME" is perhaps another spelling of "name"`},
 		{`{"n\u0061me":"a"}`, `"name" has escapes`},
 		{`{"n\u0061mes":"a"}`, `"names" has escapes`},
-		{`{"home":{"ri` + "\u017f\u212a" + `":"a"}}`, `it may be another name`}, // Unicode folds these to s and k
+		{`{"home":{"ri` + "\u017f\u212a" + `":"a"}}`, `is another spelling of a key`}, // Unicode folds these to s and k
 		{`{"name":null}`, "null"},
 		{`{"note":null}`, "null"},
 		{`{"tame":null}`, "null"},
@@ -144,8 +144,8 @@ func TestEach(t *testing.T) {
 		{`{"age":1,"door":{"wide":1}}`, "want true or false"},
 		{`{"door":{},"age":1,"door":{}}`, `"door" appears twice`},
 		{`{"name":"a","name":"b"}`, `"name" appears twice`},
-		{`{"Door":{}}`, `"Door" may be "door"`},
-		{`{"AGE":1}`, `"AGE" may be "age"`},
+		{`{"Door":{}}`, `"Door" is perhaps another spelling of "door"`},
+		{`{"AGE":1}`, `"AGE" is perhaps another spelling of "age"`},
 		{`{"door":null}`, "null"},
 		{`[]`, "want {"},
 	} {

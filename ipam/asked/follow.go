@@ -27,9 +27,9 @@ import (
 // An ENI that is attached to no instance may serve pods soon. Perhaps a node is about to attach it, and has leased its
 // addresses. So this node takes an address from such an ENI only if the instance for which the ENI was made has ended.
 
-const hintHeld = "wait until the pod on the other node has ended: that node then releases the address. If no pod " +
-	"there has the address, because that node has booted meanwhile, run cni-tool deallocate there. If that node is " +
-	"lost, terminate its instance, and allow this node to take the address (takeover in requests)"
+const hintHeld = "wait until the pod that has the address has ended: the node of that pod then releases the address. " +
+	"If a reboot of that node has ended the pod, run cni-tool deallocate on that node. If that node is lost, " +
+	"terminate its instance, and allow this node to take the address (\"takeover\" in \"requests\")"
 
 // followAddr unassigns a chosen address from the ENI of another node. Before that, followAddr proves that no pod has
 // the address. If followAddr cannot prove this, it returns an error that says why the pod cannot have the address now.
@@ -60,8 +60,8 @@ func (p *Node) fixedAddrError(e aws.ENI, a netip.Addr) error {
 	case primary:
 		return takenError(e, a, " as its primary address", another+"EC2 never moves the primary address of an ENI")
 	case !p.isOfCluster(e):
-		return takenError(e, a, "", another+"this node never takes an address from an ENI that does not belong to its "+
-			"cluster")
+		return takenError(e, a, "", another+"this node never takes an address from an ENI that does not belong to "+
+			"this node's cluster")
 	}
 	return nil
 }
@@ -142,7 +142,7 @@ func (p *Node) takeOverAddr(ctx context.Context, e aws.ENI, a netip.Addr) (taken
 	if err != nil {
 		return false, err
 	}
-	slog.Warn("an address was taken from the ENI of an instance that has ended, for the pod that asks for it",
+	slog.Warn("this node has taken an address from the ENI of an ended instance, because a pod asks for the address",
 		"addr", a, "eni", e.ID, "instance", instance, "state", cmp.Or(state.Name, "unknown to EC2"))
 	return true, nil
 }

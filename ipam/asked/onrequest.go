@@ -34,7 +34,8 @@ import (
 func (p *Node) AttachChosen(ctx context.Context, s *registry.State) error {
 	id := p.Policy.Choice.ENI
 	if user := p.Policy.Choice.Apart(s, id); user != "" {
-		return plugin.Errorf(plugin.CodeTryAgain, "wait until that pod has ended, or ask for another ENI",
+		return plugin.Errorf(plugin.CodeTryAgain,
+			"wait until the pod that uses the ENI has ended, or ask for another ENI",
 			"the pod asks for %s, which %s uses, and one of the two pods asks for the whole ENI", id, user)
 	}
 	e, err := p.describeChosen(ctx, s, id)
@@ -122,8 +123,8 @@ func (p *Node) describeChosen(ctx context.Context, s *registry.State, id string)
 	case e.VPC != book.VPCOf(s):
 		return refuse("ask for an ENI of this VPC", "this ENI is in %s, and this node is in %s", e.VPC, book.VPCOf(s))
 	case e.Instance == "" && e.Status != "available":
-		return aws.ENI{}, plugin.Errorf(plugin.CodeTryAgain, "wait until the status of the ENI is available",
-			"the pod asks for %s, but the status of this ENI is %s", id, e.Status)
+		return aws.ENI{}, plugin.Errorf(plugin.CodeTryAgain, `wait until the status of the ENI is "available"`,
+			"the pod asks for %s, but the status of this ENI is %q", id, e.Status)
 	}
 	for _, a := range p.Policy.Choice.Addrs {
 		if !book.Carries(e, a) {

@@ -20,12 +20,12 @@ import (
 func Strange(s *registry.State, id string, e registry.ENI, addrs []netip.Addr, cidrs []netip.Prefix) error {
 	for _, a := range addrs {
 		if err := strangeBlock(s, id, e, netip.PrefixFrom(a, a.BitLen())); err != nil {
-			return fmt.Errorf("%s is not used, because it cannot be on %s: %w", a, id, err)
+			return fmt.Errorf("this node does not use %[1]s, because %[1]s cannot be on %[2]s: %[3]w", a, id, err)
 		}
 	}
 	for _, c := range cidrs {
 		if err := strangeBlock(s, id, e, c); err != nil {
-			return fmt.Errorf("%s is not used, because it cannot be on %s: %w", c, id, err)
+			return fmt.Errorf("this node does not use %[1]s, because %[1]s cannot be on %[2]s: %[3]w", c, id, err)
 		}
 	}
 	return nil
@@ -61,7 +61,7 @@ func strangeBlock(s *registry.State, id string, e registry.ENI, b netip.Prefix) 
 	}
 	for other, o := range s.ENIs {
 		if other != id && sharesAddr(o, b) {
-			return fmt.Errorf("%s has it, too", other)
+			return fmt.Errorf("%s has this address, or a part of this prefix, too", other)
 		}
 	}
 	return nil

@@ -40,10 +40,10 @@ func TestStrange(t *testing.T) {
 		{"eni-1", "2001:db8::1/128", "AWS reserves"},
 		{"eni-1", "2001:db8::/80", "AWS reserves"},
 		{"eni-1", "2001:db8:0:0:ffff::/80", "AWS reserves"},
-		{"eni-1", "10.0.0.10/32", "eni-2 has it"},
-		{"eni-1", "10.0.0.33/32", "eni-2 has it"},
-		{"eni-1", "10.0.0.32/28", "eni-2 has it"},
-		{"eni-3", "10.0.0.10/32", "eni-2 has it"},
+		{"eni-1", "10.0.0.10/32", "eni-2 has this address"},
+		{"eni-1", "10.0.0.33/32", "eni-2 has this address"},
+		{"eni-1", "10.0.0.32/28", "eni-2 has this address"},
+		{"eni-3", "10.0.0.10/32", "eni-2 has this address"},
 	} {
 		b := cidr(test.block)
 		err := Strange(s, test.eni, s.ENIs[test.eni], nil, []netip.Prefix{b})

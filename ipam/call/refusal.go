@@ -90,9 +90,11 @@ func addRefusal(s *registry.State, action, about string, e *aws.Error, lasts tim
 	}
 	s.Refusals[key] = registry.Refusal{Code: e.Code, Message: e.Brief(), Request: e.RequestID, Since: now,
 		Until: now.Add(min(lasts, registry.MostRefusal))}
-	slog.Warn("EC2 refuses an action. For a while, this node does not repeat the action for the ENI or subnet in "+
-		"about. If about is empty, the node does not repeat the action at all",
-		"action", action, "about", about, "error", e)
+	warning := "EC2 refuses an action: for a while, this node does not repeat it for any ENI or subnet"
+	if about != "" {
+		warning = "EC2 refuses an action for an ENI or subnet: for a while, this node does not repeat it there"
+	}
+	slog.Warn(warning, "action", action, "about", about, "error", e)
 }
 
 // StandingRefusal returns EC2's error if the registry has an unexpired refusal of the action. The refusal is about the

@@ -27,8 +27,8 @@ func (p *Node) OfThisInstance(ctx context.Context) error {
 	instance, err := p.Cloud.Instance(ctx)
 	if err != nil {
 		return fmt.Errorf(
-			"this machine has booted since the registry was written, and metadata does not report whether it is "+
-				"still %s: %w",
+			"this machine has booted since the registry was written, and metadata does not report whether "+
+				"this machine is still %s: %w",
 			s.Instance.ID, err)
 	}
 	if instance.ID != s.Instance.ID {
@@ -53,7 +53,7 @@ func (p *Node) setOtherAside(ctx context.Context, thisID string) error {
 	})
 	if file != "" {
 		slog.Warn("the registry is of another instance. It was set aside, and a new registry is built from the "+
-			"kernel, metadata and EC2. Nothing of the other instance was changed. An image must not contain the "+
+			"kernel, metadata and EC2. Nothing of the other instance was changed. An AMI must not contain the "+
 			"registry's directory", "other", other, "this", thisID, "file", file)
 	}
 	return err

@@ -18,6 +18,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
+// An incompleteError matches [aws.ErrNoMetadata], but does not have its text: the metadata service has answered.
+type incompleteError struct{}
+
+func (incompleteError) Error() string {
+	return "metadata lists no ENI with all attributes that this node needs"
+}
+
+func (incompleteError) Is(target error) bool { return target == aws.ErrNoMetadata }
+
 // InUse returns the addresses that the kernel shows in use, including the node's own addresses.
 func (p *Node) InUse() (lease.Used, error) {
 	used := p.Used()
@@ -89,10 +98,7 @@ func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) l
 			l.learnENI(e)
 		}
 		if len(s.ENIs) == 0 {
-			return fmt.Errorf(
-				"ask metadata for this instance's ENIs: %w: metadata lists no ENI with all attributes that this node "+
-					"needs",
-				aws.ErrNoMetadata)
+			return fmt.Errorf("ask metadata for this instance's ENIs: %w", incompleteError{})
 		}
 		return nil
 	})

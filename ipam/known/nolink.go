@@ -126,8 +126,8 @@ func (p *Node) forgetIfLost(ctx context.Context, id string, e registry.ENI) erro
 		case len(enis) == 0 && (time.Since(e.Grown) <= Settled || time.Since(e.Missed) <= Settled):
 			// EC2's descriptions lag, so the ENI may exist although EC2 does not show it
 		case slices.Contains(detachedENIs(s), id) && !book.AnyLeased(s, e.Has):
-			slog.Warn("an operator or another program has detached an ENI from this instance: it was removed "+
-				"from the registry", "eni", id)
+			slog.Warn("an operator or another program has detached an ENI from this instance: this node "+
+				"removes the ENI from its registry", "eni", id)
 			s.Drop(id)
 		}
 	})

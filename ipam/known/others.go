@@ -68,7 +68,8 @@ func (p *Node) AskSubnets(ctx context.Context, s *registry.State) (*registry.Sta
 	defer cancel()
 	subnets, err := p.DescribeSubnets(waiting, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
-		slog.Warn("EC2 did not list the subnets: ENIs that others have attached serve no pods until EC2 lists them",
+		slog.Warn("EC2 did not list the subnets: ENIs that others have attached serve no pods until EC2 lists the "+
+			"subnets",
 			"error", err)
 		return s, nil
 	}

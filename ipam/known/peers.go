@@ -40,8 +40,8 @@ func (p *Node) RenewPeers(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, moment)
 	defer cancel()
 	if err := p.readPeers(ctx, p.isStale); err != nil {
-		slog.Warn("EC2 did not list the peers of the VPC: new pods get routes to the peers that EC2 "+
-			"listed last, if any", "error", err)
+		slog.Warn("EC2 did not list the peers of the VPC: new pods get routes to the peers in the registry's "+
+			"earlier list, if any", "error", err)
 	}
 }
 

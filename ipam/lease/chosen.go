@@ -136,14 +136,14 @@ func (c Choice) checkMax(s *registry.State, o Owner) error {
 	if n := len(others) + c.Together; n > c.Max {
 		return plugin.Errorf(plugin.CodeRefused, "ask for fewer interfaces, or raise \"max\" in the key \"requests\" "+
 			"of the network configuration",
-			"%s asks for interface %s, and would then have %d interfaces: max in requests is %d",
+			"%s asks for interface %s, and would then have %d interfaces: \"max\" in \"requests\" is %d",
 			o.displayName(), o.IfName, n, c.Max)
 	}
 	return nil
 }
 
 func (policy Policy) addrRefusal(s *registry.State, o Owner, a netip.Addr, now time.Time) error {
-	const end = "wait until that pod has ended, or ask for another address"
+	const end = "wait until the pod that has the address has ended, or ask for another address"
 	l, leased := s.Leases.At(a)
 	if leased && (l.Key != o.Key || l.NIC != o.NIC) {
 		return plugin.Errorf(plugin.CodeTryAgain, end, "%s asks for the address %s, which %s has", o.displayName(), a,
@@ -172,7 +172,7 @@ func (policy Policy) addrRefusal(s *registry.State, o Owner, a netip.Addr, now t
 	cools := policy.ReuseWait - now.Sub(since)
 	if free && cools > 0 && !since.IsZero() && !policy.Choice.wasLastOwner(s, a) {
 		return plugin.Errorf(plugin.CodeTryAgain, "wait, or lower reuseIPWait",
-			"%s asks for the address %s, which has been free since %s, and cools for %v more",
+			"%s asks for the address %s, which has had no lease since %s, and cools for %v more",
 			o.displayName(), a, since.Format(time.RFC3339), cools.Round(time.Second))
 	}
 	return nil

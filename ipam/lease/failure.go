@@ -31,7 +31,7 @@ func (p *Pool) recentFailure(o Owner, takeErr error) error {
 	switch {
 	case ok && f.Began.After(w.Since) && time.Since(f.Since) <= justNow:
 		return plugin.Errorf(plugin.CodeTryAgain, f.Hint,
-			"%w: another ADD asked EC2 for all waiting ADDs of this node, and failed: %s", Lacking(takeErr), f.Text)
+			"%w: another ADD has asked EC2 on behalf of this ADD, too, and has failed: %s", Lacking(takeErr), f.Text)
 	case time.Now().Before(f.Until):
 		return plugin.Errorf(plugin.CodeTryAgain, f.Hint, "%w: EC2 gave no addresses, and this node asks EC2 again "+
 			"after %s: %s",
@@ -50,7 +50,7 @@ func (p *Pool) overdueError(o Owner, waitErr error) error {
 	}
 	what, hint := p.delayCause(s, o)
 	return plugin.Errorf(plugin.CodeTryAgain, hint,
-		"%w: another ADD is still asking EC2 for all waiting ADDs of this node: %s: %w", ErrNone, what, waitErr)
+		"%w: another process of this node is still asking EC2 for addresses: %s: %w", ErrNone, what, waitErr)
 }
 
 // delayCause returns what delays the process that asks EC2, and what an operator can do about it.
@@ -69,7 +69,8 @@ func (p *Pool) delayCause(s *registry.State, o Owner) (what, hint string) {
 		return fmt.Sprintf("EC2 has not answered %s since %s", call.Action, call.Since.Format(time.RFC3339)),
 			"EC2 is slow: raise addTimeout to give it more time"
 	}
-	return "that ADD has no answer yet", "see the log of the container runtime, and 'cni-ipvlan-vpc-k8s-tool status'"
+	return "that process has no result yet",
+		"see the log of the container runtime, and 'cni-ipvlan-vpc-k8s-tool status'"
 }
 
 // Throttled returns an error text and its hint. The text says when this node may call the EC2 action again. Package aws

@@ -58,7 +58,7 @@ func noteInUse(ctx context.Context, k registry.Key) error {
 		taken = addrsInNamespaces(s, addrs)
 	}
 	slog.Warn("another network namespace uses addresses that this ADD has leased. No pod gets these addresses until "+
-		"they are no longer in use", "addrs", taken)
+		"a collection has seen that no namespace has them", "addrs", taken)
 	var failed error
 	for nic := range len(addrs) { // there are at most as many interfaces as addresses
 		failed = errors.Join(failed, (&Pool{Registry: r}).rejectAddrs(ctx, Owner{Key: k, NIC: nic}, taken, ""))

@@ -31,9 +31,9 @@ import (
 func (policy Policy) Misfit(e registry.ENI) string {
 	switch {
 	case !policy.knowsTags(e) && e.IsBoot():
-		return "EC2 has not reported its addresses yet, and after a boot metadata may show old ones"
+		return "EC2 has not reported the addresses of this ENI yet, and metadata may show old addresses after a boot"
 	case !policy.knowsTags(e):
-		return "EC2 has not reported its tags yet, which show the owner of the ENI"
+		return "EC2 has not reported the tags of this ENI yet, and these tags show the owner of the ENI"
 	case policy.Requestable(e.Tags):
 		return "it has the tags of \"enis\" in \"requests\", so only pods that ask for this ENI get its addresses"
 	case len(e.Groups) == 0 || e.PoolUnknown && !policy.Pools || policy.Provision != ProvisionFull:
@@ -42,8 +42,8 @@ func (policy Policy) Misfit(e registry.ENI) string {
 		return fmt.Sprintf("its security groups are %s, and secGroupIds are %s", strings.Join(e.Groups, ", "),
 			strings.Join(policy.SecurityGroups, ", "))
 	case len(e.SubnetTags) == 0 && len(policy.SubnetTags) > 0:
-		return "EC2 shows no tags of its subnet " + e.Subnet + ", or has not been asked for them yet, and the key " +
-			"subnetTags wants tags"
+		return "the ENI's subnet " + e.Subnet + " has no tags, or this node has not asked EC2 for them yet, and " +
+			`"subnetTags" wants tags`
 	}
 	for _, k := range slices.Sorted(maps.Keys(policy.SubnetTags)) {
 		if v, ok := e.SubnetTags[k]; !ok || v != policy.SubnetTags[k] {

@@ -49,7 +49,7 @@ func (v *validation) checkPermissions(all []Permission) {
 				"for any ENI of the account")
 		}
 		if p.Takeover && !p.IPs {
-			v.Wrong("takeover: true: want ips true, too, because takeover is only for addresses that pods choose")
+			v.Wrong(`takeover: true: want "ips": true, too, because "takeover" is only for addresses that pods choose`)
 		}
 		if p.Max < 0 {
 			v.Wrong("max: %d: want 1 or more, or 0, which means 1", p.Max)
@@ -66,7 +66,7 @@ func (p Permission) isFor(pod plugin.Pod) bool {
 // checkRequests returns an error if the permission does not allow the pod's requests.
 func (p Permission) checkRequests(asked []nic.Request) error {
 	if most := max(p.Max, 1); len(asked) > most {
-		return fmt.Errorf("%d interfaces: max in requests is %d", len(asked), most)
+		return fmt.Errorf(`%d interfaces: "max" in "requests" is %d`, len(asked), most)
 	}
 	for i, r := range asked {
 		if err := p.checkRequest(r); err != nil {
@@ -85,11 +85,11 @@ func (p Permission) checkRequest(r nic.Request) error {
 	case group >= 0:
 		return fmt.Errorf("securityGroups: %s: allowed are %s", r.SecurityGroups[group], listText(p.SecurityGroups))
 	case len(r.Addrs) > 0 && !p.IPs:
-		return fmt.Errorf("ip: %s: ips is not true in requests", r.Addrs[0])
+		return fmt.Errorf(`ip: %s: "ips" in "requests" is not true`, r.Addrs[0])
 	case r.ENI != "" && len(p.ENIs) == 0:
 		return fmt.Errorf("eni: %s: there is no key \"enis\" in \"requests\"", r.ENI)
 	case r.Exclusive && !p.Exclusive:
-		return errors.New("exclusive: true: exclusive is not true in requests")
+		return errors.New(`exclusive: true: "exclusive" in "requests" is not true`)
 	}
 	return nil
 }

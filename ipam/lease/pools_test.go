@@ -110,7 +110,7 @@ func TestPoolMistakes(t *testing.T) {
 		`pools: b: namespaces: "*x"`,
 		`pools: b: namespaces: "": want`,
 		"pools: default: default is the pool that the top-level keys describe",
-		`pools: a and b both have the namespaces "t*"`,
+		`pools: a and b both have the entry "t*" in "namespaces"`,
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got\n%v\nwant it to say %q", err, want)

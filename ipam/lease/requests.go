@@ -144,7 +144,8 @@ func (c *Config) grantFor(pod plugin.Pod, asked []nic.Request) (all grant, _ err
 		pod, pod.Namespace, nearest)
 }
 
-const allowHint = "an administrator of the node can allow it by the key \"requests\" of the network configuration"
+const allowHint = "an administrator of the node can allow this request by the key \"requests\" of the network " +
+	"configuration"
 
 // noPermission returns the error of a pod whose namespace may ask for nothing.
 func noPermission(pod plugin.Pod) error {

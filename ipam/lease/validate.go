@@ -48,7 +48,8 @@ func (v *validation) warm(w *registry.Warm) registry.Warm {
 		return registry.Warm{}
 	}
 	if w.Min < 0 || w.Max < 0 || w.Max > 0 && w.Max < w.Min {
-		v.Wrong(`warm: {"min": %d, "max": %d}: want min 0 or more, and max 0 or at least min`, w.Min, w.Max)
+		v.Wrong(`warm: {"min": %d, "max": %d}: want "min" 0 or more, and "max" either 0 or not less than "min"`, w.Min,
+			w.Max)
 	}
 	return *w
 }
@@ -94,7 +95,7 @@ func (v *validation) checkNamespaces(pools []Policy) {
 	for _, p := range pools {
 		for _, g := range p.namespaces {
 			if other, ok := claimed[g]; ok {
-				v.Wrong("pools: %s and %s both have the namespaces %q: want each entry of namespaces in only one pool",
+				v.Wrong(`pools: %s and %s both have the entry %q in "namespaces": want each entry in only one pool`,
 					other, p.Pool, g)
 			}
 			claimed[g] = p.Pool

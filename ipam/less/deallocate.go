@@ -58,7 +58,7 @@ func (p *Node) Deallocate(ctx context.Context, addrs ...netip.Addr) (gone []neti
 func withFinisher(err error) error {
 	if aws.MaybeDone(err) {
 		err = fmt.Errorf("%w. To finish the release, repeat the command. The next registry-gc also finishes the "+
-			"release, unless a network of the node has provision none", err)
+			"release, unless \"provision\" of a network of the node is \"none\"", err)
 	}
 	return err
 }

@@ -151,7 +151,7 @@ func (p *Node) detachChosen(ctx context.Context, id string, used lease.Used, m m
 				return err
 			}
 			detached = enis[0].Attachment
-			slog.Info("an ENI is detached: its last pod has ended", "eni", id)
+			slog.Info("this node has begun to detach an ENI, because no pod uses the ENI", "eni", id)
 			continue // EC2 often detaches an ENI at once
 		}
 		if err := p.awaitEC2(ctx, every, "wait for "+id+" to be detached"); err != nil {

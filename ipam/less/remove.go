@@ -41,8 +41,8 @@ var (
 	errAttached = errors.New("it is still attached")
 	// errAttaching means that a process of this node has begun to attach an ENI, but has not recorded the ENI yet.
 	errAttaching = errors.New("a process of this node has begun to attach it: try again when the process has ended. " +
-		"If the process was killed, run registry-gc, and try again. If a network of the node has provision assign or " +
-		"none, first wait 15 minutes")
+		"If the process was killed, run registry-gc, and try again. If \"provision\" of a network of the node is " +
+		"\"assign\" or \"none\", first wait 15 minutes")
 )
 
 // Remove detaches an ENI and deletes it. It returns an error if pods of this node use the ENI, if it is the boot ENI,
@@ -170,7 +170,8 @@ func (p *Node) DeleteUnwanted(ctx context.Context, s *registry.State) (*registry
 // If the role lacks a permission, growthGoesOn logs err.
 func growthGoesOn(id string, err error) bool {
 	if aws.NotAllowed(err) {
-		slog.Warn("no ENI was deleted for its slot, because the role lacks a permission", "eni", id, "error", err)
+		slog.Warn("this node could not delete an unused ENI to make room for another ENI, because the role lacks a "+
+			"permission", "eni", id, "error", err)
 		return true
 	}
 	return errors.Is(err, errNotOurs) || errors.Is(err, errUsed) || errors.Is(err, errUndrained) ||

@@ -23,7 +23,8 @@ import (
 func (p *Node) fillOnce(ctx context.Context, s *registry.State, at lease.Place) error {
 	now := time.Now()
 	if f, lacks := noCIDR(at, p.Policy.Families); lacks {
-		return fmt.Errorf("%s is in the subnet %s, which has no CIDR of %v: %w", at.ID, at.Subnet, f, aws.ErrENIFull)
+		return fmt.Errorf("%s counts as full, because the subnet %s of this ENI has no CIDR of %v: %w", at.ID,
+			at.Subnet, f, aws.ErrENIFull)
 	}
 	// The variable full has the reason why the ENI gets no further IPv4 addresses, although the pool wants more. If
 	// another family gets addresses, fillOnce ignores this reason, because a pod can use the ENI's free IPv4 address.

@@ -186,8 +186,8 @@ func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 		return nil // done: the new ENI is deleted, or the known ENI stays unattached, because the instance is full
 	}
 	if maybeOthers(s, e) && aws.NotAllowed(err) && !aws.MaybeDone(err) {
-		slog.Warn("the role does not allow this node to attach an ENI without tags of this suite, so the node passes "+
-			"over the ENI",
+		slog.Warn("the role does not allow this node to attach an ENI that has no tags of this suite, so the node "+
+			"passes over the ENI",
 			"eni", e.ID, "error", err)
 		return nil
 	}
@@ -372,7 +372,7 @@ func (p *Node) withSubnetCIDRs(ctx context.Context, s *registry.State, e aws.ENI
 	}
 	shown, err := p.Cloud.ENIs(ctx)
 	if err != nil {
-		slog.Warn("the subnet of an ENI is not known: the ENI serves no pods until the metadata service shows it",
+		slog.Warn("the subnet of an ENI is not known: the ENI serves no pods until the metadata service shows the ENI",
 			"eni", e.ID, "error", err)
 		return e, false, nil
 	}

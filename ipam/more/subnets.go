@@ -91,7 +91,7 @@ func nearestText(all []aws.Subnet, tags map[string]string) string {
 	}
 	best := slices.MaxFunc(all, func(a, b aws.Subnet) int { return score(a) - score(b) })
 	if score(best) == 0 {
-		return "none of its " + fmt.Sprint(len(all)) + " subnets has one of these tag keys; " + keysText(all)
+		return "none of the " + fmt.Sprint(len(all)) + " subnets there has one of these tag keys; " + keysText(all)
 	}
 	var differs []string
 	for _, k := range slices.Sorted(maps.Keys(tags)) {
@@ -119,9 +119,9 @@ func keysText(all []aws.Subnet) string {
 	case len(sorted) == 0:
 		return "they have no tags"
 	case len(sorted) > few:
-		return "they have the tags " + strings.Join(sorted[:few], ", ") + ", and others"
+		return "their tag keys are " + strings.Join(sorted[:few], ", ") + ", and others"
 	}
-	return "they have the tags " + strings.Join(sorted, ", ")
+	return "their tag keys are " + strings.Join(sorted, ", ")
 }
 
 // sortSubnets sorts the subnets by the number of ENIs that the instance has there. The subnet with the fewest ENIs

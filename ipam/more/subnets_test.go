@@ -25,15 +25,16 @@ func TestNearest(t *testing.T) {
 	all := []aws.Subnet{subnet("subnet-1"), subnet("subnet-2", "a=0"), subnet("subnet-3", "b=2", "c=0"),
 		subnet("subnet-4", "b=2")}
 	for want, tags := range map[string]map[string]string{
-		"subnet-3, which comes nearest, has no tag a, and has c=0":                    {"a": "1", "b": "2", "c": "3"},
-		"subnet-2, which comes nearest, has a=0":                                      {"a": "1"},
-		"none of its 4 subnets has one of these tag keys; they have the tags a, b, c": {"d": "1"},
+		"subnet-3, which comes nearest, has no tag a, and has c=0": {"a": "1", "b": "2", "c": "3"},
+		"subnet-2, which comes nearest, has a=0":                   {"a": "1"},
+
+		"none of the 4 subnets there has one of these tag keys; their tag keys are a, b, c": {"d": "1"},
 	} {
 		if got := nearestText(all, tags); got != want {
 			t.Errorf("%v: %s, want %s", tags, got, want)
 		}
 	}
-	const want = "none of its 1 subnets has one of these tag keys; they have no tags"
+	const want = "none of the 1 subnets there has one of these tag keys; they have no tags"
 	if got := nearestText(all[:1], map[string]string{"a": "1"}); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

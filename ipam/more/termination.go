@@ -28,7 +28,8 @@ func (p *Node) setDeleteOnTermination(ctx context.Context, eni, attachment, toke
 	}
 	if err := p.Cloud.DeleteOnTermination(ctx, eni, attachment); err != nil {
 		slog.Warn("DeleteOnTermination could not be set: EC2 would keep the ENI when the instance ends. The next "+
-			"growth or collection tries again, if the node may create ENIs", "eni", eni, "error", err)
+			"growth or collection tries again, if a network of the node has \"provision\": \"full\"",
+			"eni", eni, "error", err)
 		if errors.Is(err, aws.ErrThrottled) {
 			return false, p.NotBefore(ctx, book.ModifyAction, p.Backoff(3))
 		}
