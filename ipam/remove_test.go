@@ -668,6 +668,37 @@ func TestCollectUnconnected(t *testing.T) {
 	}
 }
 
+// TestDeletedAndReused: a process was killed after it had deleted an ENI, so the registry still has the ENI. The subnet
+// has no other free addresses, so EC2 gives those of the deleted ENI to another ENI of the node. An ADD gets one of
+// them, before a collection.
+func TestDeletedAndReused(t *testing.T) {
+	const usable = 11
+	small := func(c *ec2sim.Config) { c.Subnets[1].CIDR = netip.MustParsePrefix("10.177.16.0/28") }
+	for _, room := range []bool{false, true} { // true: another ENI has room for more addresses
+		inBubbleOf(t, "m5.large", small, func(w *world, _ *wires) {
+			gone := must1(w.acquire(0))(w)
+			w.end(0)
+			w.Edit(func(s *registry.State) { s.Edit(gone.ID, (*registry.ENI).Drain) })
+			time.Sleep(time.Hour)
+			if room {
+				w.mustAcquire(1)
+			}
+			left := usable
+			for _, e := range w.ENIs()[1:] {
+				left -= len(e.Addrs)
+			}
+			w.Operate("CreateNetworkInterface", "SubnetId", "subnet-pod0", "SecondaryPrivateIpAddressCount",
+				fmt.Sprint(left-1))
+			w.byOperator(gone.ID)
+			w.Operate("DeleteNetworkInterface", "NetworkInterfaceId", gone.ID)
+			if got, err := w.acquire(2); err != nil || !slices.Contains(gone.Addrs, got.Addrs[0]) {
+				w.Errorf("room %v: got %v, %v", room, got.Addrs, err)
+			}
+			w.consistent()
+		})
+	}
+}
+
 // TestCollectMayNotDetach: the role may not detach an ENI, but a collection releases its addresses.
 func TestCollectMayNotDetach(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)

@@ -172,11 +172,12 @@ func (p *Node) withZoneCIDRs(ctx context.Context, s *registry.State, e aws.ENI) 
 // free at once. Otherwise a pod may use some of them, so recordChosen looks at the kernel.
 func (p *Node) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) error {
 	addrs, cidrs := slices.Concat(e.Addrs, e.IPv6Addrs), slices.Concat(e.Prefixes, e.IPv6Prefixes)
+	subnet := registry.ENI{CIDR: e.CIDR, CIDR6: e.IPv6CIDR}
+	if err := p.StrangeNow(ctx, e.ID, subnet, addrs, cidrs); err != nil {
+		return err
+	}
 	used := p.Used(e.MAC)
-	return p.Registry.Update(ctx, func(s *registry.State) error {
-		if err := book.Strange(s, e.ID, registry.ENI{CIDR: e.CIDR, CIDR6: e.IPv6CIDR}, addrs, cidrs); err != nil {
-			return err
-		}
+	return p.Registry.Change(ctx, func(s *registry.State) {
 		book.Record(s, e, false)
 		was := s.ENIs[e.ID]
 		was.Pool = p.Policy.Pool // only for people: an ADD finds the ENI by the ENI's ID
@@ -189,7 +190,6 @@ func (p *Node) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) e
 		}
 		s.ENIs[e.ID] = book.MarkOnRequest(s.ENIs[e.ID], e)
 		maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool { return i.ENI == e.ID })
-		return nil
 	})
 }
 

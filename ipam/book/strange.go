@@ -6,6 +6,7 @@ package book
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -29,6 +30,18 @@ func Strange(s *registry.State, id string, e registry.ENI, addrs []netip.Addr, c
 		}
 	}
 	return nil
+}
+
+// Sharers returns the ENIs of the registry, except the ENI with this id, that have one of the addresses or an address of
+// one of the prefixes.
+func Sharers(s *registry.State, id string, addrs []netip.Addr, cidrs []netip.Prefix) (others []string) {
+	for other, o := range s.ENIs {
+		if other != id && (slices.ContainsFunc(addrs, o.Has) ||
+			slices.ContainsFunc(cidrs, func(c netip.Prefix) bool { return sharesAddr(o, c) })) {
+			others = append(others, other)
+		}
+	}
+	return others
 }
 
 // StrangeNew returns an error if the ENI e in EC2's answer to a creation cannot be the new ENI. The argument wanted is

@@ -133,6 +133,31 @@ func (p *Node) Missing(ctx context.Context, id string) error {
 	return p.Forget(ctx, id)
 }
 
+// StrangeNow does what book.Strange does, for addresses and prefixes that EC2 has just given to an ENI. If another ENI
+// of the registry has one of them, StrangeNow first asks EC2 whether the other ENI still exists. A process may have been
+// killed after it had deleted the other ENI, or an operator may have deleted it.
+func (p *Node) StrangeNow(
+	ctx context.Context, id string, e registry.ENI, addrs []netip.Addr, cidrs []netip.Prefix,
+) error {
+	s, err := p.Registry.View()
+	if err != nil {
+		return err
+	}
+	strange := book.Strange(s, id, e, addrs, cidrs)
+	if strange == nil {
+		return nil
+	}
+	for _, other := range book.Sharers(s, id, addrs, cidrs) {
+		if p.Missing(ctx, other) != nil {
+			return strange // an error of the question is no error of the call that has given the addresses
+		}
+	}
+	if s, err = p.Registry.View(); err != nil {
+		return err
+	}
+	return book.Strange(s, id, e, addrs, cidrs)
+}
+
 // Forget removes an ENI from the registry, because EC2 has answered that this node no longer has the ENI. The leases on
 // the ENI stay until their pods end, because EC2's answer may be wrong for a while.
 func (p *Node) Forget(ctx context.Context, id string) error {

@@ -234,11 +234,12 @@ var errDiscarded = errors.New("the new ENI could not be attached, and was delete
 // seen has the attached ENIs, if the caller has asked EC2 for them.
 func (p *Node) attachOurs(ctx context.Context, eni aws.ENI, token string, spec ENISpec, seen known.Attached) error {
 	addrs, cidrs := slices.Concat(eni.Addrs, eni.IPv6Addrs), slices.Concat(eni.Prefixes, eni.IPv6Prefixes)
-	s, err := p.Registry.View()
-	if err != nil {
+	subnet := registry.ENI{CIDR: eni.CIDR, CIDR6: eni.IPv6CIDR}
+	if err := p.StrangeNow(ctx, eni.ID, subnet, addrs, cidrs); err != nil {
 		return err
 	}
-	if err := book.Strange(s, eni.ID, registry.ENI{CIDR: eni.CIDR, CIDR6: eni.IPv6CIDR}, addrs, cidrs); err != nil {
+	s, err := p.Registry.View()
+	if err != nil {
 		return err
 	}
 	_, known := s.ENIs[eni.ID]

@@ -135,7 +135,7 @@ func (p *Node) assignAddrs(
 		func(s *registry.State, _ string) (record func(*registry.State), err error) {
 			got, err = do(ctx, eni, addrCount(s))
 			return func(s *registry.State) { book.AddAddrs(s, eni, got, time.Time{}) },
-				cmp.Or(err, book.Strange(s, eni, s.ENIs[eni], got, nil))
+				cmp.Or(err, p.StrangeNow(ctx, eni, s.ENIs[eni], got, nil))
 		})
 	return got, p.CorrectAfter(ctx, eni, err)
 }
@@ -156,7 +156,7 @@ func (p *Node) assignPrefixes(ctx context.Context, eni string, f lease.Family, m
 			}
 			got, err := do(ctx, eni, n)
 			return func(s *registry.State) { book.AddPrefixes(s, eni, got, time.Now()) },
-				cmp.Or(err, book.Strange(s, eni, s.ENIs[eni], nil, got))
+				cmp.Or(err, p.StrangeNow(ctx, eni, s.ENIs[eni], nil, got))
 		})
 	if n > 1 && isPrefixRefusal(err) && errors.Is(err, aws.ErrSubnetFull) {
 		return p.assignPrefixes(ctx, eni, f, 1) // EC2 gives all or nothing
