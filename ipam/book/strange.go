@@ -32,8 +32,8 @@ func Strange(s *registry.State, id string, e registry.ENI, addrs []netip.Addr, c
 	return nil
 }
 
-// Sharers returns the ENIs of the registry, except the ENI with this id, that have one of the addresses or an address of
-// one of the prefixes.
+// Sharers returns the ENIs of the registry, except the ENI with this id, that have one of the addresses or an address
+// of one of the prefixes.
 func Sharers(s *registry.State, id string, addrs []netip.Addr, cidrs []netip.Prefix) (others []string) {
 	for other, o := range s.ENIs {
 		if other != id && (slices.ContainsFunc(addrs, o.Has) ||

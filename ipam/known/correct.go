@@ -134,8 +134,8 @@ func (p *Node) Missing(ctx context.Context, id string) error {
 }
 
 // StrangeNow does what book.Strange does, for addresses and prefixes that EC2 has just given to an ENI. If another ENI
-// of the registry has one of them, StrangeNow first asks EC2 whether the other ENI still exists. A process may have been
-// killed after it had deleted the other ENI, or an operator may have deleted it.
+// of the registry has one of them, StrangeNow first asks EC2 whether the other ENI still exists. A process may have
+// been killed after it had deleted the other ENI, or an operator may have deleted it.
 func (p *Node) StrangeNow(
 	ctx context.Context, id string, e registry.ENI, addrs []netip.Addr, cidrs []netip.Prefix,
 ) error {
