@@ -71,8 +71,8 @@ func (w *world) has(id string) (addrs, prefixes int) {
 }
 
 // TestReleaseOutcomes: a collection releases prefixes and addresses by two calls. Whatever the outcomes are, and
-// whichever process learns them, the addresses that are free in the registry are on the ENI. If the outcome of the
-// first call stays unknown, there is no second one.
+// whichever process learns them, the addresses that are free in the registry are on the ENI. If EC2 throttles the first
+// call, or the outcome of this call stays unknown, there is no second one.
 func TestReleaseOutcomes(t *testing.T) {
 	type outcomes = []ec2sim.Outcome
 	lost := ec2sim.DoneLost
@@ -85,7 +85,7 @@ func TestReleaseOutcomes(t *testing.T) {
 	}{
 		"the addresses are refused":     {outcomes{ec2sim.Answered, denied}, 0, true, 0, true},
 		"the prefixes are refused":      {outcomes{denied}, 1, false, 1, false},
-		"the prefixes are throttled":    {outcomes{busyEC2, busyEC2}, 1, false, 1, false},
+		"the prefixes are throttled":    {outcomes{busyEC2, busyEC2}, 1, true, 1, true},
 		"prefixes lost, then throttled": {outcomes{lost, busyEC2}, 0, true, 0, true},
 		"prefixes lost, then denied":    {outcomes{lost, denied}, 0, true, 0, true},
 		"prefixes lost, then a fault": {outcomes{lost, ec2sim.Refused("InternalError")}, 0,
