@@ -17,8 +17,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// An apiServer answers a PATCH of a node's status as the API server does, if the request has a token. The tests of
-// package kube try other credentials.
+// An apiServer stands for the API server. If a PATCH of a node's status has a token, an apiServer answers as the API
+// server does. The tests of package kube try other credentials.
 type apiServer struct {
 	*httptest.Server
 	node string
@@ -78,8 +78,8 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"status": map[string]any{"capacity": s.capacity}})
 }
 
-// patches prints the requests that the API server has got since the previous patches. If the command has a status as
-// its argument, the server answers all later requests with this status.
+// patches prints the requests that the API server has got since the previous command patches. If the command has an
+// HTTP status as its argument, the server answers all later requests with this status, until the next command patches.
 func patches(ts *testscript.TestScript, _ bool, args []string) {
 	v, _ := apiServers.Load(ts.Getenv("WORK"))
 	s := v.(*apiServer)

@@ -40,7 +40,7 @@ func TestTranscripts(t *testing.T) {
 		b := transcripts(t, c.Name)
 		asJSON := `(?m)^exec `
 		if c.Name == "connectivity-test" {
-			asJSON = `(?m)^! exec ` // without packets the test fails here; e2e tests paths that work
+			asJSON = `(?m)^! exec ` // no packet can reach a pod here; package e2e tests paths that work
 		}
 		want := []string{
 			`exec ` + tool.Name + ` ` + c.Name + `\b`,
@@ -89,7 +89,8 @@ func TestDocs(t *testing.T) {
 	}
 }
 
-// TestDocsChecks checks the number of checks in doctor's answers in the docs, for a node without findings.
+// TestDocsChecks: docs/playground.md shows the output of doctor on a node without findings. The number of checks in
+// this output must be right.
 func TestDocsChecks(t *testing.T) {
 	const file = "../docs/playground.md"
 	b, err := os.ReadFile(file)
@@ -128,8 +129,8 @@ func transcripts(t *testing.T, command string) (all []byte) {
 	return all
 }
 
-// fieldsOf checks that the help of the command names exactly the keys of the JSON on standard output. The keys in tags,
-// labels and conditions are not checked, because they are not ours.
+// fieldsOf checks that the help of the command names exactly the keys of the JSON on standard output. fieldsOf ignores
+// the keys in tags, labels and conditions, because other programs choose these keys.
 func fieldsOf(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: fields COMMAND")
@@ -213,7 +214,7 @@ func exposition(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// callEC2 makes an EC2 call that does not come from the node, as a person on the console makes it.
+// callEC2 makes an EC2 call as a person does on the console. The call does not come from the node.
 func callEC2(ts *testscript.TestScript, neg bool, args []string) {
 	form := url.Values{"Action": {args[0]}, "Version": {"2016-11-15"}}
 	for _, arg := range args[1:] {
@@ -230,8 +231,8 @@ func callEC2(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// leak creates an ENI for an instance, and leaves it unattached. A process does this if it is killed after the
-// creation.
+// leak creates an ENI for an instance, and leaves it unattached. A process leaves such an ENI behind if it is killed
+// between the creation and the attachment.
 func leak(ts *testscript.TestScript, _ bool, args []string) {
 	call := []string{"CreateNetworkInterface", "SubnetId=subnet-b", "TagSpecification.1.ResourceType=network-interface"}
 	tags := append([]string{"cni-ipvlan-vpc-k8s/managed=true", "cni-ipvlan-vpc-k8s/instance=" + args[0]}, args[1:]...)

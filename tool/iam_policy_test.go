@@ -178,7 +178,7 @@ func (l *life) live() {
 		pods = 8
 	}
 	if policy.Provision == lease.ProvisionFull {
-		pods = 15 // more pods than one ENI has addresses
+		pods = 15 // one ENI has too few addresses for this many pods
 	}
 	valid := make([]registry.Attachment, pods)
 	for i := range valid {
@@ -194,7 +194,7 @@ func (l *life) live() {
 			Config: l.config}); err != nil {
 			l.Fatal(err)
 		}
-		for range 3 { // the first collection makes ENIs drain; later ones delete them
+		for range 3 { // the first collection makes ENIs drain; later collections delete these ENIs
 			runTool(l, "registry-gc", "--config", l.conflist, "--free-after", "1ns")
 		}
 	}
@@ -221,10 +221,10 @@ func (l *life) request() {
 	if err := ipam.Commands().Del(l.Context(), r); err != nil {
 		l.Fatal(err)
 	}
-	l.Age(time.Hour) // so old that registry-gc may detach it
+	l.Age(time.Hour) // now registry-gc may detach the ENI
 }
 
-// leak makes another instance leave an ENI behind.
+// leak creates an ENI with the tags of an instance that is terminated, as if this instance had left the ENI behind.
 func (l *life) leak() {
 	other, err := l.EC2.RunInstance(ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-b",
 		SecurityGroups: []string{"sg-node"}})
@@ -254,9 +254,9 @@ func (l *life) collectLeaks() {
 	runTool(l, "eni-gc", "--state", sightings)
 }
 
-// called returns the actions that EC2 has allowed the node. Without permissions, the node still asks EC2 for its ENIs'
-// tags, and works without them. Tags for a new ENI need the permission CreateTags (EC2 user guide, "Grant permission to
-// tag Amazon EC2 resources during creation").
+// called returns the actions that EC2 has allowed the node. With "provision": "none", EC2 may refuse the call by which
+// the node reads the tags of its ENIs. The node works without these tags. Tags for a new ENI need the permission
+// CreateTags (EC2 user guide, "Grant permission to tag Amazon EC2 resources during creation").
 func (l *life) called() []string {
 	actions := map[string]bool{}
 	for _, c := range l.EC2.Calls() {

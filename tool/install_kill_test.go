@@ -29,7 +29,7 @@ type site struct {
 	root, image, conflist string
 }
 
-// newSite makes a node with systemd but without files of ours, and an image of a release.
+// newSite makes the image of a release, and a node that has systemd and no files of ours.
 func newSite(t *testing.T, release string) site {
 	t.Helper()
 	s := site{t, t.TempDir(), t.TempDir(), ""}
@@ -38,7 +38,7 @@ func newSite(t *testing.T, release string) site {
 	return s
 }
 
-// release replaces the image by one of another release, with another conflist.
+// release replaces the image by the image of another release, which has another conflist.
 func (s *site) release(release string) {
 	s.Helper()
 	for _, p := range programs {
@@ -118,7 +118,7 @@ func TestInstallKillEverywhere(t *testing.T) {
 	before.install()
 	after.install()
 	first, second := before.files(), after.files()
-	// The four other files are the alias, a unit, its symlink, and the conflist.
+	// Besides the programs, install writes four files: the alias, a unit, its symlink, and the conflist.
 	if cmp.Equal(first, second) || len(second) != len(bare)+len(programs)+4 {
 		t.Fatalf("two releases on a node: %v", second)
 	}
@@ -172,7 +172,7 @@ func TestInstallKillEverywhere(t *testing.T) {
 	}
 }
 
-// killed runs the command, and the trace kills it.
+// killed runs the command until the trace kills it.
 func (s site) killed(tr *trace.Trace, args ...string) {
 	s.Helper()
 	c := s.command(args...)

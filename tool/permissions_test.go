@@ -14,8 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestPermissionsOfModel checks the calls in the random histories of package ipam. For the same configuration, the
-// printed policy must allow all these calls. CreateTags is a permission but no call.
+// TestPermissionsOfModel: package ipam has recorded the EC2 calls in its random histories, for several configurations.
+// For each configuration, iam-policy must print a policy that allows exactly the recorded calls. CreateTags is no call,
+// so the test leaves this permission out.
 func TestPermissionsOfModel(t *testing.T) {
 	b, err := os.ReadFile("../ipam/testdata/permissions.json")
 	if err != nil {

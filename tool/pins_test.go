@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestRemoveOldPins checks that only pinned programs of ours are removed, and only if no process has opened them for a
-// long time.
+// TestRemoveOldPins checks that removeOldPins removes a pinned program only if it is ours, and if no process has opened
+// it for a long time.
 func TestRemoveOldPins(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	for name, opened := range map[string]time.Duration{

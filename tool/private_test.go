@@ -44,7 +44,8 @@ func TestMain(m *testing.M) {
 // enter executes this program again in new namespaces, and returns its exit status.
 func enter() int {
 	runtime.LockOSThread() // the kernel sends Pdeathsig when this thread ends
-	// The transcripts run one after the other: they share the namespaces, and the tool sees all of them.
+	// The transcripts share the namespaces, and the tool sees everything in them. So the transcripts run one after the
+	// other.
 	c := exec.Command("/proc/self/exe", append(slices.Clone(os.Args[1:]), "-test.parallel=1")...)
 	c.Env = append(os.Environ(), private+"=1")
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr

@@ -16,7 +16,7 @@ import (
 // shown matches a command of the page and its output.
 var shown = regexp.MustCompile(`(?m)^    \$ cni-tool (sizing .*)\n((?:    .*\n)+)`)
 
-// TestSizingPage checks that docs/sizing.md shows the same output of the commands as the transcript.
+// TestSizingPage compares the output of the commands in docs/sizing.md with their output in the transcript.
 func TestSizingPage(t *testing.T) {
 	page, err := os.ReadFile("../docs/sizing.md")
 	if err != nil {

@@ -241,7 +241,8 @@ func (n *sickNode) pods() {
 	n.spoil()
 }
 
-// spoil writes fields that this release does not know into the registry and the lease log.
+// spoil adds fields that this release does not know, to the registry and to the lease log. The log also gets a line
+// that is no JSON.
 func (n *sickNode) spoil() {
 	file := filepath.Join(registry.Dir(), "registry.json")
 	text, err := os.ReadFile(file)
@@ -271,7 +272,7 @@ func (n *sickNode) spoil() {
 		"\nnot a line %s\n", n.secret("lease log", "logannot40"), n.secret("lease log", "logline41"))
 }
 
-// faults adds objects to the kernel that the checks must report.
+// faults changes the kernel of the node. The checks must report each of these changes.
 func (n *sickNode) faults() {
 	n.run("ip", "rule", "add", "pref", "10001", "from", "10.0.1.6", "lookup", "10001")
 	n.run("ip", "addr", "add", "10.0.1.7/32", "dev", "eth1")
@@ -387,8 +388,8 @@ func TestSupportBundle(t *testing.T) {
 	}
 }
 
-// sameFindings checks that the checks find the same faults with a bundle's data as on the node. Some checks need the
-// node, or parts of them need it. Only these checks may find less.
+// sameFindings checks that the checks find the same faults with a bundle's data as on the node. Only a check that needs
+// the node, entirely or in part, may find less in the bundle.
 func (n *sickNode) sameFindings(file string) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -519,7 +520,7 @@ func (n *sickNode) refuse() {
 	})
 }
 
-// past writes the lease log of a day. At its end, the log has the pods that exist now.
+// past writes the lease log of a day. The last lines of the log are about the pods that exist now.
 func (n *sickNode) past(pods []aPod) {
 	var lines []registry.Line
 	now, number := time.Now().UTC(), 0
@@ -555,7 +556,7 @@ func TestSupportBundlePage(t *testing.T) {
 	n.example()
 	file, bin := filepath.Join(n.dir, "bundle.tar.gz"), n.dir
 	if kept := os.Getenv("SUPPORT_BUNDLE_BIN"); kept != "" {
-		bin = kept // no finding then says that plugins are missing
+		bin = kept // this directory has the plugins, so no finding says that plugins are missing
 	}
 	if _, err := n.tool("support-bundle", "--config", filepath.Join(n.dir, "net.d"), "--bin-dir", bin, "-o",
 		file); err != nil {

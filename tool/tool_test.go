@@ -44,14 +44,14 @@ import (
 //	lease ADDRESS NAMESPACE/POD [AGE]
 //	has NAMESPACE LINK ADDRESS  a pod has the address, on a slave of one of the node's links
 //	bound ADDRESS            the address of a lease becomes bound
-//	forgive                  the time ends during which the node does not repeat a refused call
+//	forgive                  from now on, the node may repeat calls that EC2 has refused
 //	freed ADDRESS AGE        in the registry, the address became free this long ago
 //	age DURATION             in the registry, all events happened this much earlier
 //	intents [ACTION...]      the registry has intents for these calls, and no other intents
 //	fields COMMAND           standard output has the JSON fields that the command's help names
 //	exposition FILE          Prometheus can read the file
 //	apiserver NODE           run an API server that knows the node, with the kubeconfig kubelet.conf
-//	locked FILE COMMAND      wait until a process that executes the command has a lock on the file, or waits for it
+//	locked FILE COMMAND      wait until a process that executes the command has, or waits for, a lock on the file
 //	patches [STATUS]         print the requests to the API server since the previous "patches"; with STATUS, the
 //	                         server answers later requests with it
 func TestScript(t *testing.T) {
@@ -93,7 +93,7 @@ func TestScript(t *testing.T) {
 	})
 }
 
-// forgive ends the time during which the node does not repeat a call that EC2 has refused.
+// forgive ends the time in which the node does not repeat calls that EC2 has refused.
 func forgive(ts *testscript.TestScript, _ bool, _ []string) {
 	on(ts).Forgive()
 }
@@ -112,8 +112,8 @@ func count(ts *testscript.TestScript, _ bool, args []string) {
 	registry.Count(on(ts).Dir, args[0], args[1], took)
 }
 
-// locked waits until a process has a lock on a file, or waits for it. In /proc/locks (proc_locks(5)), the process ID
-// and the inode come after the mode of the lock.
+// locked waits until a process has a lock on a file, or waits for a lock on it. In a line of /proc/locks
+// (proc_locks(5)), the process ID and the inode come after the mode of the lock.
 func locked(ts *testscript.TestScript, _ bool, args []string) {
 	file, err := os.Stat(ts.MkAbs(args[0]))
 	ts.Check(err)
@@ -132,8 +132,8 @@ func locked(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Fatalf("no process that executes %s has or awaits the lock of %s", args[1], args[0])
 }
 
-// has gives an address to a pod: to a slave of a node's link, as the plugins do. If the kernel has no ipvlan, the link
-// is a macvlan.
+// has gives an address to a pod, as the plugins do: it puts the address on a slave of one of the node's links. If the
+// kernel has no ipvlan, the slave is a macvlan.
 func has(ts *testscript.TestScript, _ bool, args []string) {
 	netns, link, addr := args[0], args[1], args[2]
 	name := "on-" + link
@@ -291,7 +291,7 @@ func intents(ts *testscript.TestScript, _ bool, args []string) {
 	})
 }
 
-// rebuilt changes the registry to a rebuilt registry that the node has not yet compared with EC2.
+// rebuilt makes the registry look like a registry that was rebuilt, and that the node has not yet compared with EC2.
 func rebuilt(ts *testscript.TestScript, _ bool, _ []string) {
 	on(ts).Edit(func(s *registry.State) {
 		clear(s.Intents)

@@ -12,7 +12,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// TestWhoisDocs checks that docs/operations.md shows the same output of whois as the transcript.
+// TestWhoisDocs compares the output of whois in docs/operations.md with its output in the transcript.
 func TestWhoisDocs(t *testing.T) {
 	const file = "../docs/operations.md"
 	page, err := os.ReadFile(file)

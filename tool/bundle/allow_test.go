@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestAllowedFields puts a secret into each text of the types that a bundle copies. Only the fields in allowedFields
-// may keep the secret. If another field keeps the secret, filter this field, or add it to allowedFields.
+// TestAllowedFields puts a secret into each text field of the types that a bundle copies. Only the fields in
+// allowedFields may keep the secret. If another field keeps the secret, filter that field, or add it to allowedFields.
 func TestAllowedFields(t *testing.T) {
 	w := newAllowance()
 	state := func(change func(*registry.State)) any {

@@ -83,7 +83,7 @@ func TestSize(t *testing.T) {
 		if r.share == 0 {
 			continue
 		}
-		// after compression, base64 text needs a little more than its original bytes
+		// after compression, base64 text is a little larger than the bytes that it encodes
 		text, why, err := fittingJSON(noise(t, r.share*98/100), r.share)
 		if err != nil || why != "" || compressedSize(text) < r.share*95/100 {
 			t.Fatalf("%s: %d bytes of %d: %q, %v", r.name, compressedSize(text), r.share, why, err)
@@ -113,7 +113,7 @@ func TestSize(t *testing.T) {
 }
 
 // TestKernelFirst checks that a bundle reads the kernel before the registry. A pod may start between the two readings.
-// The registry then has a lease for each veth that the bundle has found in the kernel.
+// So the registry has a lease for each veth that the bundle has found in the kernel.
 func TestKernelFirst(t *testing.T) {
 	at := func(name string) int {
 		return slices.IndexFunc(readings, func(r reading) bool { return r.name == name })
@@ -123,7 +123,8 @@ func TestKernelFirst(t *testing.T) {
 	}
 }
 
-// TestCut checks that each value that can be cut becomes small enough.
+// TestCut checks that fittingJSON cuts the registry and the kernel's state to the given size. A check must notice that
+// the routes were cut.
 func TestCut(t *testing.T) {
 	s := &registry.State{}
 	for a := netip.MustParseAddr("10.0.0.1"); a.Less(netip.MustParseAddr("10.0.3.0")); a = a.Next() {

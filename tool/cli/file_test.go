@@ -56,8 +56,8 @@ func TestWriteFile(t *testing.T) {
 	}
 }
 
-// beside returns a symlink to the relative path in the argument to. The symlink's directory has two more entries: the
-// file, and the symlink sub. The symlink sub leads to a directory whose parent also has a file.
+// beside returns a symlink whose target is the relative path in the argument to. The symlink's directory also has a
+// file named file, and a symlink named sub. sub leads to a directory whose parent also has a file named file.
 func beside(t *testing.T, to string) string {
 	dir, other := t.TempDir(), t.TempDir()
 	must(t, os.Mkdir(filepath.Join(other, "deep"), 0o755))

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestIsBetween checks that a file with a change time in the future does not count as unread by systemd-networkd.
-// Otherwise doctor would restart systemd-networkd again and again.
+// TestIsBetween: a file has a change time in the future. doctor must not report that systemd-networkd has not read this
+// file. Otherwise doctor would restart systemd-networkd again and again.
 func TestIsBetween(t *testing.T) {
 	started := time.Now()
 	now := started.Add(time.Hour)

@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestWorking checks the progress line on a terminal. The line says what the tool does, and for how long. When the tool
-// prints another line, the progress line disappears. In a log, there is no progress line.
+// TestWorking checks the progress line on a terminal. The line says what the tool does, and how long this has taken so
+// far. When the tool prints another line, the progress line disappears. A log has no progress line.
 func TestWorking(t *testing.T) {
 	line := erase + Name + ": detach eni-1: "
 	for _, test := range []struct {

@@ -32,7 +32,7 @@ var anything = []string{
 
 func (g generator) pick(from []string) string { return from[g.IntN(len(from))] }
 
-// value returns the valid value of a key. With a probability of 1/n, it returns a random value of anything.
+// value returns the valid value of a key. With a probability of 1/n, it returns a random element of the list anything.
 func (g generator) value(right string, n int) string {
 	if g.IntN(n) == 0 {
 		return g.pick(anything)
@@ -41,7 +41,7 @@ func (g generator) value(right string, n int) string {
 }
 
 // object writes an object with some of the keys. Most values are valid. A key may have another case, or occur twice.
-// Keys whose names are part of the argument often are mostly present.
+// The argument named often lists keys that the object mostly has.
 func (g generator) object(keys map[string]string, often string) string {
 	var all []string
 	for key, right := range keys {
@@ -111,7 +111,7 @@ func TestWhatLibcniRefuses(t *testing.T) {
 	}
 }
 
-// TestRefusedByRuntime checks that validate reports each value that a runtime refuses. The mistake names the key and
+// TestRefusedByRuntime checks that validate reports each value that a runtime refuses. The report must name the key and
 // the valid values.
 func TestRefusedByRuntime(t *testing.T) {
 	const ours = `{"type": "cni-ipvlan-vpc-k8s", "secGroupIds": [], "hostInterface": "eth0", ` +

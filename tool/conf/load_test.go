@@ -36,8 +36,8 @@ func written(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// TestWherever checks that all methods find our network in every kind of file from which a runtime or Multus reads
-// networks.
+// TestWherever puts our network into each kind of file from which a runtime or Multus reads networks. All methods of
+// the loaded configuration must find the network.
 func TestWherever(t *testing.T) {
 	list := `{"cniVersion": "1.0.0", "name": "pods", "plugins": [` + onePlugin + `]}`
 	for name, files := range map[string]map[string]string{
@@ -112,8 +112,8 @@ func TestMultusCopies(t *testing.T) {
 	}
 }
 
-// TestDropIns: libcni appends plugins from a directory to a list. The loaded chain has these plugins, too. A file that
-// libcni refuses is a mistake.
+// TestDropIns: libcni reads plugins from a directory, and appends them to a list. Load must append the same plugins. If
+// libcni refuses a file, Mistakes must report a mistake.
 func TestDropIns(t *testing.T) {
 	list := func(keys string) string {
 		return `{"cniVersion": "1.0.0", "name": "pods"` + keys + `, "plugins": [` + onePlugin + `]}`
@@ -169,8 +169,9 @@ func TestDropIns(t *testing.T) {
 	}
 }
 
-// TestMistake checks that a network with a mistake is left out, and that the error names the network. A file that Load
-// cannot parse is an error only if no network is ours. Whole returns an error unless it has all networks.
+// TestMistake checks that All leaves out a network with a mistake, and that the error names the mistake. If Load cannot
+// parse a file, All returns an error only if no other file has a network of ours. Whole returns no network if one has a
+// mistake or a file cannot be parsed.
 func TestMistake(t *testing.T) {
 	list := func(name string) string {
 		plugin := strings.Replace(onePlugin, `"name": "pods"`, `"name": "`+name+`"`, 1)

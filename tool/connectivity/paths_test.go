@@ -21,8 +21,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// TestUnassigned: metadata does not show a pod's address. If EC2 shows the address, metadata lags, and the packet was
-// lost for another reason. If EC2 does not answer, metadata may lag or be right.
+// TestUnassigned: packets of a pod are lost, and metadata does not show the pod's address. If EC2 shows the address,
+// metadata lags, and the packets were lost for another reason. If EC2 does not answer, metadata may lag or be right.
 func TestUnassigned(t *testing.T) {
 	a := netip.MustParseAddr("10.0.1.5")
 	has, lacks := []aws.ENI{{Addrs: []netip.Addr{a}}}, []aws.ENI{{ID: "eni-1"}}
@@ -46,8 +46,9 @@ func TestUnassigned(t *testing.T) {
 	}
 }
 
-// TestServiceFamily: in a cluster with both families, the API server's Service has only an address of the first family.
-// For the other family, the test takes another Service, which perhaps does not have port 443.
+// TestServiceFamily: in a cluster with both families, the API server's Service has only an address of the cluster's
+// first family. In this family, connectivity-test must call this Service. In the other family it must call no Service,
+// because the other Services may lack port 443.
 func TestServiceFamily(t *testing.T) {
 	n, _ := nltest.NS(t, "node")
 	for table, set := range map[string]string{"ip kube-proxy": "type ipv4_addr; elements = { 10.96.0.1 };",
@@ -146,7 +147,7 @@ func TestAddTimeout(t *testing.T) {
 	}
 }
 
-// TestAddAdvice checks the advice to use a longer --within. It helps only if the ADD has waited for the maximum
+// TestAddAdvice checks the advice to use a longer --within. The advice helps only if the ADD has waited for its maximum
 // time, and if a longer maximum is possible.
 func TestAddAdvice(t *testing.T) {
 	for _, c := range []struct {
@@ -160,7 +161,8 @@ func TestAddAdvice(t *testing.T) {
 	}
 }
 
-// TestPlaceOf: a packet has left the node through the link of an ENI. The packet is the request or the answer.
+// TestPlaceOf: the request or the answer has left the node through the link of an ENI. placeOf must say which of the
+// two has left.
 func TestPlaceOf(t *testing.T) {
 	node, caller, server := &nl.NS{}, netip.MustParseAddr("10.0.1.5"), netip.MustParseAddr("10.0.1.6")
 	s := &scene{node: node}
@@ -179,8 +181,8 @@ func TestPlaceOf(t *testing.T) {
 	}
 }
 
-// TestStopped: the node forwards IPv4 packets, but the link on which a packet arrives does not. For IPv6, only the
-// node's setting counts.
+// TestStopped: a sysctl prevents the node from forwarding a packet. For IPv4, this may be the sysctl of the node, or of
+// the link on which the packet arrives. For IPv6, only the node's sysctl counts.
 func TestStopped(t *testing.T) {
 	n, _ := nltest.NS(t, "node")
 	s := &scene{node: n}

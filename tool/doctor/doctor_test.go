@@ -85,8 +85,8 @@ func TestNeighbors(t *testing.T) {
 	}
 }
 
-// TestNeighborsOfPods: a node has more pods than the configuration says. Each pod has an address of each family. So the
-// number of pods is half the number of leases.
+// TestNeighborsOfPods: a node has more pods than doctor expects by default. Each pod has two leases, one for each
+// family. doctor must count the pods, not the leases.
 func TestNeighborsOfPods(t *testing.T) {
 	s := &registry.State{}
 	for i := range 600 {
@@ -117,8 +117,8 @@ func TestPolicyCommand(t *testing.T) {
 	}
 }
 
-// TestOnNode checks the page's table of checks: which checks the data of a support bundle allows whole, in part, or not
-// at all.
+// TestOnNode compares the checks with a table in docs/support-bundle.md. The table says which checks work with a
+// bundle's data, which work only in part, and which need the node.
 func TestOnNode(t *testing.T) {
 	var again, part, never []string
 	for _, c := range checks {

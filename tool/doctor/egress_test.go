@@ -13,8 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// TestEgressKernelUnloaded checks a process that may not load modules. It must report no error about a module that is
-// not loaded. The test needs a kernel without FOU, or a kernel that has not loaded it.
+// TestEgressKernelUnloaded: a process may not load modules, and the kernel has not loaded a module for egress. doctor
+// must not report this as an error. The test needs a kernel without FOU, or a kernel that has not loaded FOU.
 func TestEgressKernelUnloaded(t *testing.T) {
 	nltest.Need(t, "root", "netns")
 	networks := []conf.NetworkEgress{{Config: egress.Config{Egresses: map[string]egress.Egress{

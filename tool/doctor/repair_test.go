@@ -34,12 +34,13 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// repairConflist is a format. Its argument is the key serviceLoop.
+// repairConflist is a format. Its argument is the value of the key serviceLoop.
 const repairConflist = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
 	{"type": "cni-ipvlan-vpc-k8s-ipam", "interfaceIndex": 1, "secGroupIds": [], "ipFamilies": ["IPv4", "IPv6"]},
 	{"type": "cni-ipvlan-vpc-k8s-unnumbered-ptp", "hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true, "serviceLoop": %q}]}`
 
-// A dual is a node with a pod that has an address of each family. Another plugin has added the pod's link to the VPC.
+// A dual is a node with a pod that has an address of each family. The pod's link to the VPC exists already: another
+// plugin has added it.
 type dual struct {
 	t        *testing.T
 	loop     string
@@ -66,7 +67,7 @@ func newDual(t *testing.T, loop string) *dual {
 	return d
 }
 
-// newRouted returns a node with a routed pod. The name of the pair is the one that policy engines expect.
+// newRouted returns a node with a routed pod. The name of the pod's pair begins as policy engines expect.
 func newRouted(t *testing.T) *dual {
 	d := newNode(t, strings.NewReplacer(`"serviceLoop": %q`, `"vethPrefix": "eni"`,
 		`"interfaceIndex": 1`, `"dataPath": "veth"`).Replace(repairConflist))
@@ -195,8 +196,8 @@ var sources = map[string]func(*dual){
 	},
 }
 
-// TestRepairPods deletes objects of a running pod from the node, as other programs and the kernel do. For each of the
-// sources, doctor and repair must find the loss, and must put all objects back.
+// TestRepairPods deletes objects of a running pod from the node, as other programs and the kernel do. doctor and repair
+// must find the loss, and must put all objects back. The test repeats this for each way in sources.
 func TestRepairPods(t *testing.T) {
 	const veth = "$VETH"
 	losses := map[string]struct{ lose, means string }{
@@ -243,7 +244,8 @@ func TestRepairPods(t *testing.T) {
 	}
 }
 
-// TestRepairRouted deletes objects of a routed pod from the node, for both names of the pair.
+// TestRepairRouted deletes objects of a routed pod from the node. The pod's pair has two names, and the test uses each
+// of them.
 func TestRepairRouted(t *testing.T) {
 	for how, know := range sources {
 		t.Run(how, func(t *testing.T) {
@@ -287,10 +289,10 @@ func TestRepairRouted(t *testing.T) {
 	}
 }
 
-// TestRepairRoutedShared: after the ADD of a routed pod, the configuration has changed, and another pod was added. The
-// node loses objects that both pods share. repair must put them back as the ADD of the younger pod made them. Then ARP
-// requests again have the ENI's primary address as their sender, although the runtime's file does not have this
-// address.
+// TestRepairRoutedShared: after the ADD of a routed pod, the configuration has changed, and a younger pod was added.
+// The node loses objects that both pods share. repair must put these objects back as the ADD of the younger pod made
+// them. The sender of ARP requests must again be the ENI's primary address, although the runtime's file does not have
+// this address.
 func TestRepairRoutedShared(t *testing.T) {
 	for _, lose := range []string{"nft delete table arp cni_ipvlan_vpc_k8s._ask.ens6", "nft flush ruleset",
 		"ip route flush proto 72 table all; ip -6 route flush proto 72 table all"} {
@@ -344,8 +346,8 @@ func (d *dual) younger() {
 	}))
 }
 
-// repairs tests first repair and then doctor. A script deletes objects from the node, the program puts them back, and
-// the node must be as before.
+// repairs runs a script that deletes objects from the node, and lets repair put them back. Then it does the same with
+// doctor. Afterwards, the node must be as before.
 func (d *dual) repairs(lost, before, script, means string) {
 	t := d.t
 	t.Helper()
@@ -458,8 +460,8 @@ func TestRepairNotInPod(t *testing.T) {
 	}
 }
 
-// TestRepairOthers: the runtime keeps the file of a pod, but another pod has the address now. repair must not put a
-// route to the first pod back.
+// TestRepairOthers: the runtime keeps the file of an old pod, but another pod has the address now. If a route to the
+// address is lost, repair must not add it for the old pod.
 func TestRepairOthers(t *testing.T) {
 	d := newDual(t, "")
 	d.tell(nil)
@@ -476,8 +478,8 @@ func TestRepairOthers(t *testing.T) {
 	}
 }
 
-// TestRepairMeanwhile: while doctor and repair compare other pods, a pod starts, and has no route yet. The registry
-// that doctor and repair have read is older than the pod's lease. They must not report the pod.
+// TestRepairMeanwhile: doctor and repair have read the registry. Then a pod starts, so its lease is newer than this
+// state, and the pod has no route yet. doctor and repair must not report the pod.
 func TestRepairMeanwhile(t *testing.T) {
 	d := newDual(t, "")
 	nltest.Shell(t, d.node, "ip route flush table all proto 72; ip -6 route flush table all proto 72")
@@ -488,8 +490,8 @@ func TestRepairMeanwhile(t *testing.T) {
 	}
 }
 
-// TestLeftoversMeanwhile: one pod starts after doctor has read the registry, and another pod ends while doctor reads
-// the kernel. doctor must report no leftover of these pods. A veth without a lease is a leftover.
+// TestLeftoversMeanwhile: after doctor has read the registry, one pod starts. While doctor reads the kernel, another
+// pod ends. doctor must report no leftovers of these two pods. A veth without a lease is a leftover.
 func TestLeftoversMeanwhile(t *testing.T) {
 	d := newDual(t, "")
 	d.tell(nil)
@@ -517,7 +519,7 @@ func TestLeftoversMeanwhile(t *testing.T) {
 	}
 }
 
-// An ending is a kernel in which a pod ends, after doctor has listed the rules for the first time.
+// An ending is a kernel in which a pod ends right after doctor has listed the rules for the first time.
 type ending struct {
 	liveKernel
 	end func()
@@ -537,8 +539,8 @@ func must1[T any](v T, err error) T {
 }
 
 // TestRepairPair: on a node with a running pod, another program has deleted all objects that are ours. repair must make
-// the pod's veth pair again, and all objects that depend on the pair. It must not do this while the pod's ADD may still
-// run, and not for a pod that has ended.
+// the pod's veth pair again, and all objects that depend on the pair. repair must not make a pair while the pod's ADD
+// may still run, and not for a pod that has ended.
 func TestRepairPair(t *testing.T) {
 	for _, loop := range []string{"", "none"} {
 		t.Run(loop, func(t *testing.T) { testPair(t, newDual(t, loop)) })
@@ -638,9 +640,9 @@ func want(t *testing.T, err error) {
 	}
 }
 
-// TestRepairGuard: a program has deleted the guard, which prevents packets from pods directly to the node. doctor must
-// find this, and repair must put the guard back. doctor must also find that the node accepts router advertisements on
-// the link of a secondary ENI.
+// TestRepairGuard: a program has deleted the guard, which drops packets that pods send directly to the node. doctor
+// must find this, and repair must put the guard back. doctor must also find that the node accepts router advertisements
+// on the link of a secondary ENI.
 func TestRepairGuard(t *testing.T) {
 	d := newDual(t, "")
 	other, _ := nltest.NS(t, "vpc")

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// TestRuntime: a program of a user is named containerd, as each user can name a program. doctor must take the release
-// from the containerd in $PATH.
+// TestRuntime: a user runs a program of his own that is named containerd. doctor must take the release from the
+// containerd in $PATH.
 func TestRuntime(t *testing.T) {
 	dir, path := t.TempDir(), t.TempDir()
 	for in, text := range map[string]string{

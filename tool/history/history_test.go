@@ -227,7 +227,7 @@ func (n *machine) mistake(rng *rand.Rand) {
 
 // reboot ends all leases of a node without a line in the log.
 func (w *past) reboot(n *machine) {
-	w.step(n, w.offset()) // first, because only a later line can correct the times of the lines before it
+	w.step(n, w.offset()) // first: only later lines of a series can correct the times of its earlier lines
 	for a := range n.leases {
 		w.over(a)
 	}
@@ -273,8 +273,8 @@ func (w *past) step(n *machine, offset time.Duration) {
 	w.snapshot(n)
 }
 
-// killed cuts the last line, as if a process was killed while it wrote the line. The next process writes the line
-// again.
+// killed cuts the last line of the log, as if a process was killed while it wrote this line. The next process writes
+// the whole line again.
 func (w *past) killed(n *machine) {
 	i := len(n.files) - 1
 	j := len(n.files[i]) - 1
@@ -346,7 +346,7 @@ var shippers = []shipper{
 			}
 		})
 	}},
-	{"an image", 1, func(w *past, dir string) { // other nodes have the disk image and the log of a used node
+	{"an image", 1, func(w *past, dir string) { // nodes begin with the disk image of a used node, and so with its log
 		for i, n := range w.nodes {
 			store(filepath.Join(dir, n.id, "leases.log"), slices.Concat(slices.Concat(w.nodes[0].files...),
 				slices.Concat(w.nodes[i].files...)))

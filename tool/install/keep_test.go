@@ -26,8 +26,8 @@ func listOf(types ...string) []byte {
 	return []byte(text + `]}` + "\n")
 }
 
-// withAppended does what istio-cni does: it reads the whole list, appends a plugin, and writes the list in its own
-// format.
+// withAppended does what istio-cni does: it reads the whole list, appends a plugin, and writes the list in the format
+// of istio-cni.
 func withAppended(t *testing.T, file, typ string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -52,7 +52,7 @@ func withAppended(t *testing.T, file, typ string) {
 func TestKeep(t *testing.T) {
 	const ours, istio, linkerd, portmap, tuning = conf.TypeAll, "istio-cni", "linkerd-cni", "portmap", "tuning"
 	for name, tt := range map[string]struct {
-		steps []any // []string: install a list of these types; string: another program appends this type
+		steps []any // []string: install a list of these types; string: another program appends a plugin of this type
 		want  []string
 	}{
 		"nothing else": {[]any{[]string{ours}, []string{ours}}, []string{ours}},

@@ -187,7 +187,8 @@ echo '{"kind": "'$KIND'", "apiVersion": "client.authentication.k8s.io/v1beta1", 
 	}
 }
 
-// TestRotated replaces the kubelet's certificate. Each process must use the current certificate.
+// TestRotated replaces the kubelet's certificate by one that the API server does not trust. A process that starts
+// afterwards must use the new certificate.
 func TestRotated(t *testing.T) {
 	s := newAPIServer(t)
 	file := s.kubeconfig(t, "{client-certificate: kubelet.pem, client-key: kubelet.pem}")

@@ -53,9 +53,9 @@ func TestMain(m *testing.M) {
 	os.Exit(nltest.Guard{M: m}.Run())
 }
 
-// egresses are configurations with one egress. The destinations of the second cover most addresses of the first's
-// destinations, but none of the prefixes is the same. The third also has a gateway of the other family. The fifth has
-// only this gateway.
+// egresses are configurations with one egress. The destinations of "second" include most addresses in the destinations
+// of "first", but the two lists have no prefix in common. Unlike "first", "third" has a gateway for each family.
+// "fifth" has only the IPv6 gateway of "third".
 var egresses = map[string]string{
 	"first": `"gateways": ["172.20.0.77"],
 		"destinations": ["203.0.113.0/24", "198.51.100.0/24", "10.8.0.0/13", "192.0.2.0/25"],
@@ -96,7 +96,7 @@ type node struct {
 	ns, pod    *nl.NS
 	path, kept string // path of the pod's namespace, and the directory of the runtime's file about the pod
 	config     string // the path of the conflist
-	role       string // the key of the egress that makes the pod a client ("namespaces") or a router ("routers")
+	role       string // the key that makes the pod a client ("namespaces") or a router ("routers")
 }
 
 func newNode(t *testing.T, role string) *node {
@@ -110,14 +110,15 @@ func newNode(t *testing.T, role string) *node {
 	return n
 }
 
-// start gives the node a new pod, with the objects that the other plugin makes.
+// start gives the node a new pod, with the objects that the other plugin makes in the pod.
 func (n *node) start() {
 	n.Helper()
 	n.pod, n.path = nltest.NS(n.T, "pod")
 	w := nl.Wiring{{NS: n.pod, Object: nl.Veth{Name: "eth0", Peer: "far", PeerNS: n.pod, MTU: 9001}},
 		{NS: n.pod, Object: nl.Up{Dev: "far"}},
 		{NS: n.pod, Object: nl.Sysctl{Key: "net/ipv6/conf/eth0/disable_ipv6", Value: "0"}},
-		// Distributions and runtimes set the defaults. Each link that the egress makes later begins with these values.
+		// Distributions and runtimes set these sysctls named default. Each link that the egress makes later begins with
+		// their values.
 		{NS: n.pod, Object: nl.Sysctl{Key: "net/ipv4/conf/default/rp_filter", Value: "2"}},
 		{NS: n.pod, Object: nl.Sysctl{Key: "net/ipv6/conf/default/disable_ipv6", Value: "1"}}}
 	for _, p := range own {
@@ -214,7 +215,7 @@ func (n *node) check() error {
 	return n.ns.Do(func() error { return egress.Commands().Check(n.Context(), n.request()) })
 }
 
-// repair runs cni-tool repair, and returns what it has done.
+// repair runs cni-tool repair, and returns the changes that it reports.
 func (n *node) repair() []string {
 	n.Helper()
 	var did []string
@@ -222,7 +223,7 @@ func (n *node) repair() []string {
 	return did
 }
 
-// ways returns, for each of the probes, the link through which the pod sends packets to it.
+// ways returns, for each address in probes, the link through which the pod sends packets to this address.
 func (n *node) ways() map[string]string {
 	n.Helper()
 	all := map[string]string{}
@@ -284,8 +285,8 @@ func (n *node) sysctls() (lines string) {
 	return lines
 }
 
-// TestRenewed: the configuration of a running client or router has changed. repair must change the pod to what an ADD
-// would make. A second repair must do nothing. CHECK and DEL must work.
+// TestRenewed: while a client or a router runs, the configuration changes. Then repair must give the pod the objects
+// that an ADD would make. A second repair must do nothing. CHECK and DEL must work.
 func TestRenewed(t *testing.T) {
 	for _, role := range []string{"namespaces", "routers"} {
 		for _, c := range changes {
@@ -314,8 +315,8 @@ func TestRenewed(t *testing.T) {
 }
 
 // TestKillRenewal kills repair after each system call. Then packets to each address must take the way of the old
-// configuration or of the new one, and CHECK must succeed. The next repair must finish the change, or a DEL must remove
-// everything.
+// configuration or of the new one, and CHECK must succeed. If repair runs again, it must finish the change. DEL must
+// remove everything, with or without this second repair.
 func TestKillRenewal(t *testing.T) {
 	for role, few := range map[string][][2]string{"namespaces": changes[:6], "routers": changes[2:5]} {
 		for _, c := range few {
@@ -358,8 +359,9 @@ func (n *node) run(tr *trace.Trace) (status syscall.WaitStatus) {
 	return status
 }
 
-// TestRenewalRefused: repair must name what it may not change, and must not change it. It must also not change a pod
-// that has ended, or a pod about which the runtime has no file.
+// TestRenewalRefused: the configuration has changed in a way that repair may not apply to a running pod. repair must
+// report this, and must not change the pod. repair must also not change a pod that has ended, or a pod about which the
+// runtime has no file.
 func TestRenewalRefused(t *testing.T) {
 	n := newNode(t, "namespaces")
 	n.made("first")
@@ -390,7 +392,7 @@ func TestRenewalRefused(t *testing.T) {
 				all, err := conf.Load(n.config).Egress()
 				n.must(err)
 				found = repair.OutdatedBy(n.ns, all[0])
-				_, _ = repair.Node(t.Context(), conf.Load(n.config)) // returns the same
+				_, _ = repair.Node(t.Context(), conf.Load(n.config)) // it must change nothing
 				return nil
 			}))
 			if len(found) != 1 || found[0].Err == nil || !strings.Contains(found[0].String(), c.means) {

@@ -12,8 +12,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestCollectedLately: a mark counts for half an hour. A mark from a clock that was a day ahead does not count for the
-// whole day. After a small step of the clock, a mark may be a moment in the future, and counts.
+// TestCollectedLately: registry-gc leaves a mark, which counts for half an hour. If the clock was a day ahead at that
+// time, the mark does not count. After a small step of the clock, the mark may be a moment in the future, and still
+// counts.
 func TestCollectedLately(t *testing.T) {
 	t.Setenv("CNI_IPVLAN_VPC_STATE_DIR", t.TempDir())
 	for age, want := range map[time.Duration]bool{

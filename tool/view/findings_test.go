@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestLagOfEC2 compares a registry with an EC2 that lacks an address or an ENI of the registry. If EC2 has just
-// assigned or attached it, EC2 may lag. Then no finding may tell an operator to delete a pod. An old lease, or an
-// address that has been free for long, proves that EC2 does not lag.
+// TestLagOfEC2 compares a registry with an EC2 that does not show an address or an ENI of the registry. If EC2 has just
+// assigned this address or attached this ENI, EC2 may lag. Then no finding may tell an operator to delete a pod. An old
+// lease, or an address that has been free for long, proves that EC2 does not lag.
 func TestLagOfEC2(t *testing.T) {
 	now := time.Now()
 	fresh, old := now.Add(-2*time.Second), now.Add(-time.Hour)
@@ -99,8 +99,8 @@ func TestLagOfEC2(t *testing.T) {
 	}
 }
 
-// TestFindingsDraining: the configuration, and the state in EC2, decide which program or person must finish the
-// deletion of an ENI.
+// TestFindingsDraining: an ENI is draining. The configuration and the ENI's state in EC2 decide which program or person
+// must finish its deletion.
 func TestFindingsDraining(t *testing.T) {
 	now := time.Now()
 	for name, c := range map[string]struct {
@@ -135,8 +135,8 @@ func TestFindingsDraining(t *testing.T) {
 	}
 }
 
-// TestFindingsBegun: a killed ADD has created an ENI. The configuration decides which program or person must finish the
-// work.
+// TestFindingsBegun: a killed ADD has created an ENI. The configuration decides whether registry-gc deletes this ENI,
+// or an operator.
 func TestFindingsBegun(t *testing.T) {
 	for keeps, want := range map[bool]string{false: "registry-gc deletes this ENI", true: "remove-interface eni-2"} {
 		s := &registry.State{Instance: registry.Instance{ID: "i-1"},

@@ -12,7 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// TestENILinks checks that an ENI's link is found by its MAC address, even if the registry has another name.
+// TestENILinks checks that the tool finds an ENI's link by the MAC address, even if the link has another name than in
+// the registry.
 func TestENILinks(t *testing.T) {
 	const first, second, gone = "02:00:00:00:00:01", "02:00:00:00:00:02", "02:00:00:00:00:03"
 	node, _ := nltest.NS(t, "node")

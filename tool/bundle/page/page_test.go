@@ -48,7 +48,8 @@ func hostileBundle() *bundle.Bundle {
 // tags matches a text that a browser reads as the start tag of an element, with its attributes.
 var tags = regexp.MustCompile(`<([a-z][a-z0-9]*)((?:\s+[a-zA-Z:-]+(?:="[^"]*")?)*)\s*/?>`)
 
-// TestHostile checks that hostile text stays text on the page. It must create no element, no attribute and no request.
+// TestHostile checks that hostile text stays text on the page. The text must create no element, no attribute and no
+// request.
 func TestHostile(t *testing.T) {
 	b := hostileBundle()
 	var out strings.Builder
