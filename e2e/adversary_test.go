@@ -133,7 +133,7 @@ type way struct {
 	may   int  // in how many of the two families docs/security.md allows it to succeed
 	shots func(*gallery, paths.Family) []shot
 	guard string // the guard that stops the way, see lift; "": EC2 stops it, several guards do, or nothing does
-	// seen reports whether a datagram with the source address from is a success; nil: any datagram is.
+	// seen reports whether a datagram that arrives from this address is a success; nil: every datagram is a success.
 	seen func(r *gallery, f paths.Family, from netip.Addr) bool
 }
 
@@ -173,8 +173,8 @@ const (
 
 const nodePort = 30009
 
-// byNodePort returns shots at the node's nodePort through a link. One has the address of a pod of the node as its
-// source, and one the address of the host.
+// byNodePort returns two shots at the node's nodePort through a link. The source of the first is the address of a pod
+// of the node. The source of the second is the address of the host.
 func (r *gallery) byNodePort(f paths.Family, dev string) []shot {
 	all := append(r.by(nodeBox, f, r.client.Addr(f), dev), r.by(nodeBox, f, r.target(hostBox, f).Addr(), dev)...)
 	for i := range all {
@@ -183,7 +183,7 @@ func (r *gallery) byNodePort(f paths.Family, dev string) []shot {
 	return all
 }
 
-// by returns a shot at a box through each of the links devs, with the source address from.
+// by returns a shot at a box through each of the links in devs. The argument from is the source address of the shots.
 func (r *gallery) by(box string, f paths.Family, from netip.Addr, devs ...string) (all []shot) {
 	for _, dev := range devs {
 		all = append(all, shot{Dev: dev, From: from, To: r.target(box, f)})
@@ -191,21 +191,21 @@ func (r *gallery) by(box string, f paths.Family, from netip.Addr, devs ...string
 	return all
 }
 
-// routed returns a shot at a box through an egress router. The packet in the tunnel is the payload of an ordinary
-// datagram.
+// routed returns a shot at a box through an egress router. The shot's payload is the packet that a tunnel would carry.
 func (r *gallery) routed(box string, f paths.Family, from netip.Addr) []shot {
 	inside := datagram(from, r.target(box, f), r.mark())
 	return []shot{{To: netip.AddrPortFrom(r.router.Addr(f), egress.DefaultPort), Payload: inside}}
 }
 
-// bare returns a shot at a box through an egress router, with a packet directly in a packet, without UDP between them.
+// bare returns a shot at a box through an egress router. The shot is a packet inside a packet, without UDP between the
+// two headers.
 func (r *gallery) bare(box string, f paths.Family) []shot {
 	s := r.routed(box, f, r.other.Addr(f))
 	s[0].From, s[0].Bare = r.other.Addr(f), true
 	return s
 }
 
-// mark returns the payload of the shots of the last try: its number.
+// mark returns the number of the newest try. This number is the payload of the try's shots.
 func (r *gallery) mark() []byte { return fmt.Append(nil, "shot ", len(r.tries)-1) }
 
 func (r *gallery) cousin() *paths.Pod  { return r.Nodes[0].Pods[3] }
@@ -218,7 +218,7 @@ func (r *gallery) node(f paths.Family) netip.Addr {
 	return r.Nodes[0].Addr()
 }
 
-// The guards are named by the namespaces in which they are.
+// Each guard has the name of the namespace in which it is.
 const podGuard, nodeGuard, routerGuard = "the pod", "the node", "the router"
 
 // lift removes the guard from its namespace.
@@ -311,9 +311,10 @@ var ways = []way{
 	}},
 }
 
-// TestAdversaryWays makes programs in a pod try each way in both families. One has only sockets, one has each network
-// capability, and one is root in its own user namespace. A way may succeed only where docs/security.md says so. After
-// the removal of its guard, a way must succeed in at least one family. This proves that the test can fail.
+// TestAdversaryWays makes programs in pods try each way in both families. The first program has only sockets, the
+// second has each network capability, and the third is root in its own user namespace. The number of families in which
+// a way succeeds must be the number in docs/security.md. After the removal of its guard, a way must succeed in at least
+// one family. This proves that the test can fail.
 func TestAdversaryWays(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
 	r := newRange(t)
@@ -349,13 +350,13 @@ func TestAdversaryWays(t *testing.T) {
 	}
 }
 
-// answers makes a pod that is no client call the internet through a router, from a socket with the tunnel's port. The
-// answer arrives at this socket. Then the pod calls with a client's address as the source. The client gets this answer,
+// answers makes a pod that is no client call the internet through a router. The pod's socket has the tunnel's port, and
+// gets the answer. Then the pod calls with a client's address as the source. The client gets the answer to this call,
 // and refuses it.
 func (r *gallery) answers(t *testing.T) {
 	t.Helper()
 	far := map[paths.Family]netip.Addr{paths.IPv4: vpcsim.InternetAddr, paths.IPv6: vpcsim.InternetAddr6}
-	// Packets of the tunnel have no checksum. By default, IPv6 does not accept them.
+	// Packets of the tunnel have no UDP checksum. By default, an IPv6 socket does not accept such packets.
 	without := func(_, _ string, c syscall.RawConn) (failed error) {
 		err := c.Control(func(fd uintptr) {
 			failed = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1)
@@ -514,8 +515,8 @@ func newRange(t *testing.T) *gallery {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { vpc.Close() })
-	// Without this route, pods send IPv6 by the veth only to hostCidrs. A process with CAP_NET_ADMIN in the pod can add
-	// it.
+	// Without this route, the pod sends IPv6 packets by the veth only to hostCidrs. A process with CAP_NET_ADMIN in the
+	// pod can add this route.
 	anyway := nl.Route{Dst: netip.MustParsePrefix("::/0"), Via: r.node(paths.IPv6), Dev: "eth1", Metric: 5000}
 	if err := (nl.Wiring{{NS: r.other.NS, Object: anyway}}).Add(); err != nil {
 		t.Fatal(err)

@@ -34,9 +34,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// programs returns the directory of our programs, which make builds. inMemory reads all programs, for two reasons. The
-// go command then knows that the result of a test depends on them. And a VM loads a file from its host page by page. On
-// a busy machine, this took longer than the time limit of a plugin.
+// programs returns the directory of our programs, which make builds. inMemory reads all programs, for two reasons.
+// First, the go command then knows that the result of a test depends on the programs. Second, a VM loads a file page by
+// page from its host. On a busy machine, this took longer than the time limit of a plugin.
 func programs(t testing.TB) string {
 	t.Helper()
 	dir, err := inMemory()
@@ -83,15 +83,15 @@ func formsOf(nth int) []form {
 	return forms[nth%len(forms):][:1]
 }
 
-// TestChain runs the transcripts in testdata on a simulated instance, in each form. They have these additional
-// commands:
+// TestChain runs the transcripts in testdata on a simulated instance, in each form. The transcripts have the commands
+// of testscript, and these commands:
 //
 //	pod NAME              make the namespace of a pod
-//	nopod NAME            remove it
+//	nopod NAME            remove the namespace of a pod
 //	cni VERB POD CONFLIST run a command of the chain by libcni, as a runtime does
 //	node PROGRAM ARG...   run a program on the node
-//	ec2 WANT              compare what EC2 has changed since the last time, as "Action=count ..."
-//	fail ACTION CODE N    let EC2 fail
+//	ec2 WANT              compare the EC2 calls since the previous "ec2" that change something, as "Action=count ..."
+//	fail ACTION CODE N    EC2 refuses the next N calls of an action with this code
 //	ping POD ADDRESS      send an echo request from a pod, from the node, or from the host
 func TestChain(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
@@ -104,8 +104,8 @@ func TestChain(t *testing.T) {
 	}
 }
 
-// testChain runs one transcript. Transcripts cannot run at the same time: they use the same addresses, and a collection
-// looks into all namespaces, so each would find the pods of the other.
+// testChain runs one transcript. Two transcripts cannot run at the same time: they use the same addresses. A collection
+// looks into all namespaces, so it would also find the pods of the other transcript.
 func testChain(t *testing.T, file string, form func([]byte) []byte) {
 	testscript.Run(t, testscript.Params{
 		Files:               []string{file},
@@ -132,7 +132,8 @@ func testChain(t *testing.T, file string, form func([]byte) []byte) {
 	})
 }
 
-// verdict fails the script unless a command has failed exactly if it is negated.
+// verdict fails the script if a command has failed. If the script negates the command, verdict fails the script if the
+// command has succeeded.
 func verdict(ts *testscript.TestScript, neg bool, err error) {
 	if neg && err == nil {
 		ts.Fatalf("no error")
@@ -241,7 +242,7 @@ func (w *world) newPod(name string) error {
 	return err
 }
 
-// removePod removes the namespace of a pod, as a runtime does that calls DEL afterwards.
+// removePod removes the namespace of a pod, as some runtimes do before they call DEL.
 func (w *world) removePod(name string) error {
 	n := w.pods[name]
 	delete(w.pods, name)
@@ -387,7 +388,7 @@ func TestEveryVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := exampleVPC(t).launch(t, example{})
-	for i, version := range []string{"0.3.1", "0.3.0", "0.4.0", "1.0.0", "1.1.0"} { // the first is the original's
+	for i, version := range []string{"0.3.1", "0.3.0", "0.4.0", "1.0.0", "1.1.0"} { // the original's example has 0.3.1
 		for _, form := range formsOf(i) {
 			t.Run(version+" "+form.name, func(t *testing.T) {
 				list, err := libcni.ConfListFromBytes(form.of(bytes.ReplaceAll(original, []byte("0.3.1"),

@@ -26,8 +26,8 @@ var toolCommand = regexp.MustCompile(
 
 var option = regexp.MustCompile(`(--?[a-z][a-z_-]*)(?:[= ]([^\s]+))?`)
 
-// TestRepoCommands checks that each command and option in pages, files of the packages, and messages exists in the
-// tool.
+// TestRepoCommands looks for the tool's commands and options in pages, in files of the packages, and in messages. Each
+// must exist in the tool.
 func TestRepoCommands(t *testing.T) {
 	commands := map[string]*cli.Command{}
 	for _, c := range tool.New(io.Discard).Commands {
@@ -128,7 +128,7 @@ var (
 	configKey = regexp.MustCompile("`([a-z]+[A-Z][A-Za-z0-9]*)`")
 )
 
-// TestRepoPages checks that the targets of make, the files and the keys of configurations in the pages exist.
+// TestRepoPages checks that each target of make, each file and each key of a configuration that a page names exists.
 func TestRepoPages(t *testing.T) {
 	makefile, err := os.ReadFile("Makefile")
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 // A tryFault is a fault, and the report that connectivity-test must give of it.
 type tryFault struct {
 	name   string
-	during string // commands on the node, after the ADD of each pod, whose values are in $veth and $addr
+	during string // commands on the node after the ADD of each pod, with the pod's link in $veth and address in $addr
 	before string // commands on the node, before the test
 	fabric string // commands in the namespace between the instances
 	undo   string // commands on the node that end the fault
@@ -115,7 +115,8 @@ var tryFaults = []tryFault{
 		want: `subnet is full: no subnet .* has free addresses`},
 }
 
-// smallerMTU makes the wire to the other node carry only small packets. It sends no error messages about larger ones.
+// smallerMTU makes the wire to the other node carry only small packets. The sender of a larger packet gets no error
+// message.
 func smallerMTU(w *tryWorld) (undo func()) {
 	var links []string
 	for _, e := range w.Nodes[1].ENIs() {
@@ -149,9 +150,9 @@ const (
 	tryHead = "| fault | data path | path | where it stopped | cause | what to do |\n|---|---|---|---|---|---|\n"
 )
 
-// TestConnectivityFaults makes faults. Only the paths that a fault breaks may fail, and the output names the cause.
-// After the end of each fault, all paths work again. With -faults, the test writes its part of the page. Otherwise it
-// makes a quarter of the faults, each in one of the two modes.
+// TestConnectivityFaults makes faults. Only the paths that a fault breaks may fail, and the output must name the cause.
+// After all faults that the test can end, all paths must work again. With -faults, the test writes its part of the
+// page. Otherwise it makes a quarter of the faults in each of the two modes.
 func TestConnectivityFaults(t *testing.T) {
 	nltest.Need(t, "root", "nftables", "owner")
 	rows := make([]string, len(tryFaults))
@@ -224,16 +225,17 @@ func (f tryFault) line(r tryRow) string {
 var addressOrName = regexp.MustCompile(`veth[0-9a-f]{11}|connectivity-test-\d+-\w|` +
 	`eni-0[0-9a-f]+|\d+\.\d+\.\d+\.\d+|\b[0-9a-f]+:[0-9a-f:]+\b`)
 
-// healthyRuns is the number of runs of TestHealthy with -faults, on the idle node and on the loaded node.
+// healthyRuns: with -faults, TestHealthy runs each program this often on the idle node, and as often on the loaded
+// node.
 const healthyRuns = 50
 
-// TestHealthy runs doctor and connectivity-test on a healthy node: first idle, then loaded with four processes for each
-// CPU. They must not report a fault. With -faults, the test writes its part of the page. Otherwise it runs each program
-// once.
+// TestHealthy runs doctor and connectivity-test on a healthy node. At first the node is idle, then it is loaded with
+// four processes for each CPU. The two programs must not report a fault. With -faults, the test writes its part of the
+// page. Otherwise it runs each program once on the idle node, and once on the loaded node.
 func TestHealthy(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "owner")
 	n, runs, rows := newFaultNode(t), 1, ""
-	n.run(`sed -i 's/"subnetTags"/"reuseIPWait": 0, &/' $conf`) // no real node gets so many pods, one after the other
+	n.run(`sed -i 's/"subnetTags"/"reuseIPWait": 0, &/' $conf`) // only the test adds so many pods, one after the other
 	if *allFaults {
 		runs = healthyRuns
 	}

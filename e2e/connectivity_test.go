@@ -30,7 +30,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// tryModes has a mode for each data path. The instances may have one ENI more than the pods need.
+// tryModes has a mode for each data path. The type of the instances allows one ENI more than the pods need.
 var tryModes = []mode{
 	{"ipvlan", forTries(asShipped), tryOptions},
 	{byPair, forTries(routed), tryOptions},
@@ -47,8 +47,8 @@ func forTries(change func(ipam, ptp map[string]any)) func(ipam, ptp map[string]a
 	}
 }
 
-// A tryWorld has two nodes with pods, Services and a DNS server. connectivity-test runs on the first node, and its peer
-// on the second.
+// A tryWorld has two nodes with pods, Services and a DNS server. connectivity-test runs on the first node. Its peer
+// runs on the second node.
 type tryWorld struct {
 	*paths.Scene
 	node     *paths.Node
@@ -97,7 +97,8 @@ func newTryWorld(t *testing.T, m mode) *tryWorld {
 	return w
 }
 
-// faultPlugin is a plugin that runs the commands in $FAULT after our plugins, and returns their result.
+// faultPlugin is a plugin that runs after our plugins. On ADD, it runs the commands in $FAULT, and returns the result
+// of our plugins.
 const faultPlugin = `#!/bin/sh
 conf=$(cat)
 if [ "$CNI_COMMAND" = VERSION ]; then
@@ -234,8 +235,8 @@ func (w *tryWorld) try(t *testing.T, fault string, args ...string) (failed, all 
 	return failed, r.Paths
 }
 
-// TestConnectivity runs connectivity-test several times on a healthy node. Each path works, no fault is reported, and
-// the node and its pods do not change.
+// TestConnectivity runs connectivity-test several times on a healthy node. Each path must work, and connectivity-test
+// must report no fault. The node and its pods must not change.
 func TestConnectivity(t *testing.T) {
 	nltest.Need(t, "root", "nftables")
 	for _, m := range tryModes {
@@ -306,8 +307,9 @@ func (w *tryWorld) dump(t *testing.T) string {
 	return regexp.MustCompile(`packets \d+ bytes \d+`).ReplaceAllString(nltest.Dump(t, namespaces...), "")
 }
 
-// TestConnectivityKill kills connectivity-test at several points. After two collections, or after a GC, nothing of its
-// pods remains, and the running pods have not changed. Without -faults, the test uses only the first data path.
+// TestConnectivityKill kills connectivity-test at several points. After two collections, or after a GC, nothing of the
+// test's pods may remain, and the running pods must be unchanged. Without -faults, the test uses only the first data
+// path.
 func TestConnectivityKill(t *testing.T) {
 	nltest.Need(t, "root", "nftables")
 	modes := tryModes
@@ -356,8 +358,8 @@ func TestConnectivityKill(t *testing.T) {
 	}
 }
 
-// kill starts connectivity-test, waits until its pods have this many pairs, waits for the time then, and kills it. Then
-// kill waits for the plugins.
+// kill starts connectivity-test, waits until the test's pods have this many pairs, and then waits for the duration in
+// the argument then. Afterwards it kills connectivity-test, and waits until the plugins have ended.
 func (w *tryWorld) kill(t *testing.T, pairs int, then time.Duration) {
 	t.Helper()
 	c := w.command(t, w.node, "", w.args...)
@@ -368,7 +370,7 @@ func (w *tryWorld) kill(t *testing.T, pairs int, then time.Duration) {
 		t.Fatal(err)
 	}
 	await(t, fmt.Sprintf("the pods of the test have %d pairs", pairs), func() bool { return w.pairs(t) >= pairs })
-	time.Sleep(then) // no output or state shows how far the program is after the pairs
+	time.Sleep(then) // once the pairs exist, neither output nor state shows what the program does
 	_ = c.Process.Kill()
 	_ = c.Wait()
 }
@@ -474,7 +476,7 @@ func (w *tryWorld) gc(t *testing.T) {
 	}
 }
 
-// namespaces returns the paths of named namespaces, and of libcni's cached results of connectivity-test.
+// namespaces returns the paths of all named namespaces, and of the results of connectivity-test in libcni's cache.
 func namespaces(t *testing.T) (all []string) {
 	t.Helper()
 	for _, pattern := range []string{"/run/netns/*", "/var/lib/cni/results/*connectivity*"} {

@@ -30,9 +30,9 @@ var directPaths = []string{
 	"pod to a host in the VPC", "host in a peered VPC to pod",
 }
 
-// untouched makes requests on direct paths. On the node with kube-proxy's rules, no connection tracker and no netfilter
-// hook may handle their packets. The same holds in the pod, except if it masquerades. Requests to a Service prove that
-// the counters work.
+// untouched makes requests on direct paths. The node has the rules of kube-proxy. No connection tracker and no
+// netfilter hook of the node may handle the packets of these requests. The same holds in the pod, except if the pod
+// masquerades. Requests to a Service prove that the counters work.
 func (d direct) untouched(t *testing.T, untracked bool) {
 	t.Helper()
 	pod, node := d.Nodes[0].Pods[0], d.Nodes[0]
@@ -80,9 +80,9 @@ func (d direct) untouched(t *testing.T, untracked bool) {
 	}
 }
 
-// manyConnections makes many connections to a Service, one after the other. No connection may wait until the tracker
-// has forgotten an older one. The client closes each connection, so its port stays in use for a minute.
-// TestManyConnections of unnumbered-ptp makes more connections than there are ports.
+// manyConnections makes many connections to a Service, one after the other. No new connection may have to wait until
+// the tracker has forgotten an older connection. The client closes each connection, so the connection's port stays in
+// use for a minute. TestManyConnections of unnumbered-ptp makes more connections than there are ports.
 func manyConnections(t *testing.T, s *paths.Scene) {
 	t.Helper()
 	const count = 500

@@ -47,8 +47,8 @@ var egressModes = []mode{
 	{"chained", withServices, dual},
 }
 
-// TestEgress tries clients and routers with both modes of kube-proxy. Clients reach the destinations through routers,
-// and all other paths work as without egress.
+// TestEgress tries clients and routers with both modes of kube-proxy. The clients must reach the destinations through
+// routers. All other paths must work as without egress.
 func TestEgress(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
 	m := &matrix{counts: map[cell]string{}}
@@ -83,8 +83,8 @@ func TestEgress(t *testing.T) {
 	t.Logf("probes that were right, by path, family and mode:\n%s", m.table(rows))
 }
 
-// An egressScene has two clients on two ENIs of the first node. The first client's ENI also has a router, and a pod
-// that is no client. The second node has the other router.
+// An egressScene has two clients on two ENIs of the first node. On the ENI of the first client, there are also a
+// router, and a pod that is no client. The second router is on the second node.
 type egressScene struct {
 	*paths.Scene
 	config string // the path of the conflist
@@ -205,8 +205,8 @@ func (e *egressScene) tool(t *testing.T, node int, args ...string) string {
 	return out
 }
 
-// seen checks that the tool shows the clients and the routers of all nodes. It can, because all simulated nodes share
-// this kernel and its namespaces.
+// seen checks that the tool shows the clients and the routers of all nodes. The tool sees all nodes, because all
+// simulated nodes share this kernel and its namespaces.
 func (e *egressScene) seen(t *testing.T) {
 	var answer struct {
 		Rule struct{ Port int }
@@ -240,7 +240,7 @@ func (e *egressScene) seen(t *testing.T) {
 	}
 }
 
-// inner returns a UDP packet to a pod with a payload of 10 bytes, as a tunnel carries it.
+// inner returns a UDP packet to a pod, as a tunnel carries it. The packet has a payload of 10 bytes.
 func inner(from, to netip.Addr) []byte {
 	const payload = 10
 	b := make([]byte, 28+payload)
@@ -275,8 +275,8 @@ func (e *egressScene) send(t *testing.T, to *paths.Pod, packets ...[]byte) {
 	}
 }
 
-// refuses checks that no program can reach a client through the client's tunnel. It also checks that a router drops
-// packets in the tunnel that are not from clients, or that are for the router itself.
+// refuses checks that no program can reach a client through the client's tunnel. refuses also checks that a router
+// drops two kinds of packets in the tunnel: packets that are not from clients, and packets for the router itself.
 func (e *egressScene) refuses(t *testing.T) {
 	const noHost = "203.0.113.77"
 	node := e.Nodes[0].Addr()
@@ -373,7 +373,8 @@ func (e *egressScene) state(t *testing.T, p *paths.Pod) egress.State {
 	return s
 }
 
-// manyClients makes 200 addresses of the VPC use one router. The router must not need more links for their answers.
+// manyClients sends packets from 200 addresses of the VPC to one router. The router must send an answer to each
+// address, and must not need more links for this.
 func (e *egressScene) manyClients(t *testing.T) {
 	const clients = 200
 	links, err := e.router.NS.Links()
@@ -400,9 +401,9 @@ func (e *egressScene) manyClients(t *testing.T) {
 	}
 }
 
-// withoutAnswers checks that doctor reports a router whose clients get no answers. Then a host answers through the
-// router. Without this answer, doctor could report the router again, if the Service leads all clients to the other
-// router.
+// withoutAnswers checks that doctor reports a router whose clients get no answers. Then the router gets an answer from
+// a host. If it did not, later runs of doctor could report this router again, because the Service may lead all clients
+// to the other router.
 func (e *egressScene) withoutAnswers(t *testing.T) {
 	var packets [][]byte
 	for range 30 {
@@ -452,8 +453,8 @@ func (e *egressScene) reports(t *testing.T, config, want string) {
 	}
 }
 
-// TestTunnelUntracked: the connection trackers of a client and of its routers have no entries for the tunnel's UDP
-// packets.
+// TestTunnelUntracked: the connection trackers of a client and of its routers must have no entries for the UDP packets
+// of the tunnel.
 func TestTunnelUntracked(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
 	e := newEgress(t, egressModes[0])
@@ -516,9 +517,9 @@ func TestRouterCallsSibling(t *testing.T) {
 }
 
 // TestEgressToOwnVPC: the configured destinations include the VPC, and thus the routers and the backends of Services.
-// With the loop masquerade, the client's pod forwards packets to such backends. They must not enter the tunnel. With
-// the loop redirect, these packets go to the VPC router. The pod must not ask for the MAC address of the egress
-// gateway: only the VPC of this test would answer.
+// With the loop masquerade, the client's pod forwards packets to such backends. These packets must not enter the
+// tunnel. With the loop redirect, the packets go to the VPC router. The pod must not ask for the MAC address of the
+// egress gateway: the VPC of this test would answer, but a real VPC would not.
 func TestEgressToOwnVPC(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
 	for _, loop := range []string{redirect, "masquerade"} {
@@ -548,7 +549,7 @@ func TestEgressToOwnVPC(t *testing.T) {
 	}
 }
 
-// noWayBack makes the VPC drop packets that would leave through the ENI from which they came.
+// noWayBack makes the VPC drop each packet that would leave the VPC through the ENI from which it came.
 func noWayBack(t *testing.T) {
 	t.Helper()
 	all, err := filepath.Glob("/run/netns/*-vpc")

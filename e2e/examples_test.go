@@ -106,7 +106,8 @@ var examples = map[string]example{
 	},
 }
 
-// TestExamples tests each example on its own node. It adds a pod, sends packets to it, checks it, and deletes it.
+// TestExamples tests each example on its own node. The test adds a pod, sends packets to the pod, runs CHECK, and
+// deletes the pod.
 func TestExamples(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	files, err := filepath.Glob("conflist-examples/*.conflist")
@@ -151,10 +152,10 @@ func exampleVPC(t *testing.T) *vpc {
 	return v
 }
 
-// denied is the EC2 call that fails on a pre-provisioned node. The node uses it to read the tags of its ENIs.
+// denied is the EC2 call that EC2 refuses to a pre-provisioned node. By this call, a node reads the tags of its ENIs.
 const denied = "DescribeNetworkInterfaces"
 
-// provision attaches an ENI to the node, as a launch template does. Then it makes EC2 deny the call in denied.
+// provision attaches an ENI to the node, as a launch template does. Then it makes EC2 refuse the call in denied.
 func (w *world) provision(t *testing.T) {
 	t.Helper()
 	w.tool(t, "new-interface", "--subnet_filter=kubernetes_kubelet=true", "sg-1234")

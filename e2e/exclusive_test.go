@@ -89,7 +89,8 @@ func (w *world) verb(t *testing.T, list *libcni.NetworkConfigList, verb, pod str
 	}
 }
 
-// called checks that a host of the VPC reaches an address, and if node is true, that the node reaches it, too.
+// called checks that a host of the VPC reaches an address. If the argument node is true, the node must reach the
+// address, too.
 func (w *world) called(t *testing.T, a netip.Addr, node bool) {
 	t.Helper()
 	if _, err := w.host.Call("tcp", netip.AddrPortFrom(a, examplePort)); err != nil {
@@ -117,8 +118,8 @@ func (w *world) tries(args ...string) (string, error) {
 	return w.node.Run(context.Background(), filepath.Join(w.path, "cni-ipvlan-vpc-k8s-tool"), args...)
 }
 
-// diff returns the findings about ENIs of status --diff. It ignores the exit status: the command fails, because it also
-// sees the namespaces of other instances.
+// diff returns what status --diff finds about ENIs. diff ignores the exit status of the command: the command fails,
+// because it also sees the namespaces of other instances.
 func (w *world) diff(t *testing.T) string {
 	t.Helper()
 	out, _ := w.tries("status", "--diff")
@@ -146,8 +147,8 @@ func (w *world) back(t *testing.T, e ec2sim.ENI, name string) {
 // before returns the name that an ENI's link has on the node until a pod gets the link.
 func before(e ec2sim.ENI) string { return fmt.Sprint("eth", e.Index) }
 
-// TestExclusive: two pods get whole ENIs, and a third pod gets an address of another ENI. A collection does not take a
-// whole ENI from a running pod. This is true even with a new registry, and even after a pod has removed its own
+// TestExclusive: two pods get whole ENIs, and a third pod gets an address of another ENI. No collection may take a
+// whole ENI from a running pod. This must be true even with a new registry, and even after a pod has removed its own
 // addresses.
 func TestExclusive(t *testing.T) {
 	w, list := newExclusive(t, example{}, "")
@@ -223,7 +224,7 @@ func TestExclusive(t *testing.T) {
 		w.verb(t, list, "DEL", pod)
 		w.back(t, e, "enx"+strings.ReplaceAll(e.MAC, ":", "")) // the registry was lost: no process knows the old name
 	}
-	// The link is down. This is no fault.
+	// The link is down, which doctor must not report.
 	w.tool(t, "doctor", "--check=links", "--config=conflist-examples/requests.conflist")
 	w.called(t, shared[0], true)
 }
@@ -276,9 +277,10 @@ func TestExclusiveGiven(t *testing.T) {
 	}
 }
 
-// TestExclusiveReboot: the node reboots while pods have whole ENIs. One ENI is managed, and an operator has created the
-// other. After the reboot, the links are on the node. The runtime deletes the old pods, whose namespaces are gone. New
-// pods get such ENIs again, but only pods that ask for them.
+// TestExclusiveReboot: the node reboots while two pods have whole ENIs. One of these ENIs is managed, and an operator
+// has created the other. After the reboot, the links of both ENIs are on the node. The runtime deletes the old pods,
+// whose namespaces are gone. A new pod that asks for a whole ENI must get the same ENI as the old pod with this
+// request. A new pod that does not ask for a whole ENI must get neither of the two ENIs.
 func TestExclusiveReboot(t *testing.T) {
 	w, list := newExclusive(t, example{}, "")
 	given := w.give(t)
@@ -320,7 +322,7 @@ func TestExclusiveReboot(t *testing.T) {
 		w.asks(asks[pod])
 		w.verb(t, list, "DEL", pod)
 	}
-	slices.Reverse(order) // add the pod first that shares an ENI
+	slices.Reverse(order) // begin with the pod that shares an ENI
 	for _, pod := range order {
 		w.pod(t, pod)
 		add(pod)
@@ -400,9 +402,9 @@ func settingsOf(t *testing.T, in interface{ Do(func() error) error }, mac string
 	return ""
 }
 
-// TestExclusiveSettings: a pod changes the settings of its ENI's link. The next pod finds none of the changes. The link
-// comes back by DEL, by the end of the namespace, or by the end of the namespace followed by DEL. If the link keeps a
-// change, no pod gets the ENI, and doctor reports the change.
+// TestExclusiveSettings: a pod changes the settings of its ENI's link. The next pod must find none of the changes. The
+// link comes back by DEL, by the end of the namespace, or by the end of the namespace followed by DEL. If the link
+// keeps a change, no pod gets the ENI, and doctor reports the change.
 func TestExclusiveSettings(t *testing.T) {
 	w, list := newExclusive(t, example{}, "")
 	w.asks(`[{"exclusive": true}]`)
@@ -435,7 +437,7 @@ func TestExclusiveSettings(t *testing.T) {
 			if err := w.removePod("pod"); err != nil {
 				t.Fatal(err)
 			}
-			w.returns(t, whole.MAC) // a simulated card is then new: a real card keeps settings
+			w.returns(t, whole.MAC) // a simulated link is then new; a real one keeps its settings
 			l, err := w.node.FindMAC(whole.MAC)
 			if err != nil {
 				t.Fatal(err)
@@ -476,8 +478,8 @@ func TestExclusiveSettings(t *testing.T) {
 	}
 }
 
-// TestExclusiveAbove: a pod has made a link above its ENI's link, and moved it to a namespace that remains after the
-// pod. Until the link above is deleted, no pod gets the ENI.
+// TestExclusiveAbove: a pod has made a link above its ENI's link. The pod has moved this upper link to a namespace that
+// remains after the pod. Until the upper link is deleted, no pod gets the ENI.
 func TestExclusiveAbove(t *testing.T) {
 	w, list := newExclusive(t, example{}, "")
 	w.asks(`[{"exclusive": true}]`)

@@ -27,10 +27,10 @@ const replaced = "delete the pod"
 
 var allFaults = flag.Bool("faults", false, "make all faults; TestFaults writes the page, too; without, some of them")
 
-// TestFaults makes each fault on a node with two pods, and runs the programs. Doctor must find each fault, and report
-// nothing else, except where the page explains it. The commands that doctor or the runbook quotes must end the fault
-// without a change. If doctor offers --fix, --fix must end the fault, too. docs/faults.md has the results. Without
-// -faults, the test makes only some faults, and compares the results with the page.
+// TestFaults makes each fault on a node with two pods, and runs the programs. doctor must find each fault, and report
+// nothing else, except where the page explains it. The commands that doctor or the runbook quotes must end the fault,
+// exactly as they are quoted. If doctor offers --fix, --fix must end the fault, too. docs/faults.md has the results.
+// Without -faults, the test makes only some faults, and compares the results with the page.
 func TestFaults(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	page, err := os.ReadFile(faultsPage)
@@ -236,8 +236,8 @@ func (n *faultNode) row(f fault) string {
 	return "| " + strings.Join(cells, " | ") + " |\n"
 }
 
-// fails returns the names of what fails at each of three tries. One failure is not enough, because a busy machine may
-// be slow.
+// fails returns the names of the things that fail in each of three tries. One failure is not enough, because a busy
+// machine may be slow.
 func (n *faultNode) fails(f fault) (fails []string) {
 	n.t.Helper()
 	for try := range 3 {
@@ -293,8 +293,8 @@ func (n *faultNode) heals(f fault, found []faultFinding) bool {
 	return len(n.fails(fault{})) == 0
 }
 
-// ends runs each cure of doctor and the runbook, and checks that it ends the fault. It returns a description of the
-// cures for the page.
+// ends runs each command of doctor and of the runbook that should end the fault, and checks that it does. ends returns
+// a description of these commands for the page.
 func (n *faultNode) ends(f fault, found []faultFinding, repair string) string {
 	n.t.Helper()
 	var do strings.Builder
@@ -333,8 +333,8 @@ func (n *faultNode) ends(f fault, found []faultFinding, repair string) string {
 	return strings.Join(ways, "; ")
 }
 
-// literal finds the text cure in the words of doctor, or in the runbook. If cure begins with ~, the rest is a regular
-// expression.
+// literal finds the text of the argument cure in the advice of doctor, or in the runbook. If cure begins with ~, the
+// rest of cure is a regular expression.
 func (n *faultNode) literal(f fault, cure, do string) (name, commands string) {
 	n.t.Helper()
 	pattern, is := strings.CutPrefix(cure, "~")

@@ -28,9 +28,9 @@ var besides = map[string]string{
 	judges + "/vrf":     `{"type": "macvlan", "master": "second1", %s}, {"type": "vrf", "vrfname": "second2"}`,
 }
 
-// TestJudgeBeside: a pod has a network of ours and one of upstream (the CNI project's plugins). They are added, checked
-// and deleted in turns, in both orders. libcni and upstream's CHECK judge. The packets of both networks arrive, and DEL
-// frees both addresses.
+// TestJudgeBeside: a pod has a network of ours, and a network of upstream (the CNI project's plugins). In one run, each
+// verb calls our network first. In a second run, each verb calls upstream's network first. libcni and upstream's CHECK
+// judge. The packets of both networks must arrive, and DEL must free both addresses.
 func TestJudgeBeside(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	for program, conf := range besides {
@@ -75,7 +75,7 @@ func testBeside(t *testing.T, conf, path string, oursFirst bool) {
 	for i := range networks {
 		for _, n := range networks[i:] {
 			n.do(t, "CHECK", "pod")
-			// In a VRF, only sockets that are bound to the link have its routes.
+			// Only sockets that are bound to the link of a VRF use the routes of the VRF.
 			nltest.Shell(t, w.pods["pod"].NS, fmt.Sprintf("ping -c 1 -W 30 -I %s %s", n.link, n.addr(t, "sibling")))
 		}
 		networks[i].do(t, "DEL", "pod")

@@ -24,7 +24,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
 )
 
-// A mesh has a proxy in each pod. Rules in the pod redirect TCP connections to the proxy.
+// A mesh has a proxy in each pod. Rules in the pod redirect the pod's TCP connections to the proxy.
 type mesh struct {
 	name    string
 	version func(t *testing.T) string
@@ -41,8 +41,9 @@ var meshes = []mesh{
 		[]string{"PROXY_INIT_REDIRECT", "PROXY_INIT_OUTPUT"}},
 }
 
-// TestJudgeMesh: the rules of a mesh redirect a pod's TCP connections to a proxy, leaving ones and arriving ones. Each
-// path still works, also those to Services and to the internet. The receiver sees the same address as without a mesh.
+// TestJudgeMesh: the rules of a mesh redirect TCP connections to a proxy: those that leave a pod, and those that reach
+// it. Each path must still work, also the paths to Services and to the internet. The receiver must see the same address
+// as without a mesh.
 func TestJudgeMesh(t *testing.T) {
 	nltest.Need(t, "root", "nftables", "iptables")
 	for _, m := range meshes {
@@ -122,8 +123,8 @@ func tryPath(t *testing.T, s *paths.Scene, p paths.Path, probes []paths.Probe) {
 	})
 }
 
-// sidecar starts the proxy of a pod, and loads its rules. The proxy answers arriving connections, and relays leaving
-// ones.
+// sidecar starts the proxy of a pod, and loads the rules of the mesh. The proxy answers connections that reach the pod,
+// and relays connections that leave the pod.
 func (m mesh) sidecar(t *testing.T, p *paths.Pod) {
 	t.Helper()
 	if err := p.Answer(m.in); err != nil {

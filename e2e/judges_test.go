@@ -54,8 +54,8 @@ $conf
 END
 `
 
-// ipNetns is a script that the tests call as ip-netns(8). A test that makes a namespace for a host gets our node
-// instead.
+// ipNetns is a script that the tests call as ip-netns(8). If a test makes a namespace for a host, the script gives it
+// our node instead.
 const ipNetns = `#!/bin/sh -e
 export %[3]s
 case "$1 $2 $3" in
@@ -68,8 +68,8 @@ exec %[1]s "$@"
 func newJudged(t *testing.T, dataPath string) *judged {
 	t.Helper()
 	nltest.Need(t, "root", "ipvlan", "nftables", "iptables")
-	// The first use of ip netns mounts /run/netns on itself. This fails if a namespace is mounted there, so do it
-	// before our node starts.
+	// The first ip netns command mounts /run/netns on itself. This mount fails if a namespace is already mounted there.
+	// So run the command before our node starts.
 	if out, err := exec.Command("sh", "-ec", "ip netns add judges; ip netns del judges").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

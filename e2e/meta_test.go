@@ -20,8 +20,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/judge"
 )
 
-// metaConflist is our chain, followed by the reference plugins that work with it. bandwidth does not: it needs a veth
-// as the pod's interface. sbr does not: it removes the default route of our interface.
+// metaConflist is our chain, followed by the reference plugins that work with our chain. bandwidth does not work with
+// it, because bandwidth needs a veth as the pod's interface. sbr does not work with it, because sbr removes the default
+// route of our interface.
 //
 // The hostPort must be one of nodePorts. Otherwise the pod's rule on the node sends answers to other hosts back into
 // the pod. The mark of portmap's iptables backend must not be the bit nodePortMark. portmap also marks packets of other
@@ -113,7 +114,7 @@ func testMetaPlugins(t *testing.T, list *libcni.NetworkConfigList, kept bool) {
 		t.Fatal(err)
 	}
 	w.pod(t, "pod")
-	add("pod") // GC has deleted the attachment of the pod sibling
+	add("pod") // the pod sibling cannot call: GC has deleted its attachment
 	do("GC", "another")
 	if d := cmp.Diff(after, w.rules(t)); d != "" {
 		t.Errorf("what is on the node when the second pod has gone; -want +got\n%s", d)

@@ -58,7 +58,8 @@ func hasMTU(t *testing.T, what string, l nl.Link, err error, mtu int) {
 	}
 }
 
-// TestMTUOfOthers: the boot ENI's MTU changes. Neither an ADD nor doctor changes the MTU of an ENI that other pods use.
+// TestMTUOfOthers: the MTU of the boot ENI's link changes. If pods use another ENI, neither an ADD nor doctor may
+// change the MTU of that ENI's link.
 func TestMTUOfOthers(t *testing.T) {
 	w, list, file := dualStack(t, 1400)
 	w.pod(t, "second")
@@ -102,8 +103,8 @@ func TestMTUOfOthers(t *testing.T) {
 	}
 }
 
-// TestMTU6OfSlaves: another program lowers the MTU of an ENI whose address a pod has. CHECK and doctor report that the
-// pod's link still has the old MTU for IPv6, and doctor --fix corrects it.
+// TestMTU6OfSlaves: a pod has an address of an ENI, and another program lowers the MTU of the ENI's link. CHECK and
+// doctor must report that the pod's link still has the old MTU for IPv6. doctor --fix must correct this MTU.
 func TestMTU6OfSlaves(t *testing.T) {
 	w, list, file := dualStack(t, 0)
 	_, enis := w.added(t, list, "pod")

@@ -61,9 +61,10 @@ func (a *apiServer) serve(t *testing.T, node *vpcsim.Instance) (kubeconfig strin
 	return kubeconfig
 }
 
-// TestMultus: Multus calls the plugins for one, two and three networks of a pod, and each interface answers. The verbs
-// also succeed as Multus orders them. It calls CHECK and STATUS for the first network, and GC with the attachments in
-// its cache. It calls DEL for all networks, also after the deletion of the pod, and a second time.
+// TestMultus: Multus calls the plugins for one, two and three networks of a pod, and each interface must answer. The
+// verbs must succeed in the order in which Multus calls them. Multus calls CHECK and STATUS for the first network, and
+// GC with the attachments in its cache. It calls DEL for all networks, even if the pod is already deleted, and calls
+// DEL a second time.
 func TestMultus(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	multus, err := filepath.Abs(".cache/cri/multus")
@@ -129,8 +130,8 @@ func TestMultus(t *testing.T) {
 	}
 }
 
-// multus returns Multus' configuration with first as the first network. It puts Multus' program into the directory of
-// the plugins.
+// multus returns the configuration of Multus. The pod's first network is the argument first. multus also puts Multus'
+// program into the directory of the plugins.
 func (w *world) multus(t *testing.T, program, kubeconfig, first string) *libcni.NetworkConfigList {
 	t.Helper()
 	dir := t.TempDir()

@@ -31,9 +31,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/repair"
 )
 
-// TestEgressBehindPTP chains the egress plugin after upstream's ptp. The addresses of its pods are from another IPAM
-// plugin. A client reaches a partner through a router. Then the destinations change, and open connections behave as
-// docs/egress.md says.
+// TestEgressBehindPTP chains the egress plugin after upstream's ptp. The pods have addresses of an IPAM plugin that is
+// not ours. A client must reach a partner through a router. Then the destinations change, and open connections must
+// behave as docs/egress.md says.
 func TestEgressBehindPTP(t *testing.T) {
 	nltest.Need(t, "root", "nftables", "fou")
 	w := newPTP(t)

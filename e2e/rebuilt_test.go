@@ -22,8 +22,8 @@ const rebuiltConflist = `{"cniVersion": "1.1.0", "name": "rebuilt", "plugins": [
 	{"type": "cni-ipvlan-vpc-k8s-ipvlan"},
 	{"type": "cni-ipvlan-vpc-k8s-unnumbered-ptp", "hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true}]}`
 
-// TestRebuilt deletes the registry while pods run. CHECK succeeds before a collection or an ADD has rebuilt the
-// registry, and afterwards. No other pod gets an address of these pods before their DEL.
+// TestRebuilt deletes the registry while pods run. Then a collection or an ADD rebuilds the registry. CHECK must
+// succeed before and after this. No other pod may get an address of a running pod before the running pod's DEL.
 func TestRebuilt(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	rebuilds := map[string]func(*world, *libcni.NetworkConfigList, *testing.T){

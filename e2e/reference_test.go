@@ -44,9 +44,9 @@ var configurations = map[string]func() configuration{
 	"cni-ipvlan-vpc-k8s-egress":         func() configuration { return &egress.Config{} },
 }
 
-// TestRepoReference compares the configuration reference with the code. Each key has an entry with its type, and each
-// entry has a key. A configuration with the default of an entry must have the same effect as one without the key. A
-// configuration with the entry's example must have another effect.
+// TestRepoReference compares the configuration reference with the code. The reference must have an entry for each key
+// in the code, with the key's type, and no other entry. A configuration with the default of an entry must have the same
+// effect as one without the key. A configuration with the entry's example must have another effect.
 func TestRepoReference(t *testing.T) {
 	entries := referenceEntries(t)
 	for plugin, empty := range configurations {
@@ -84,7 +84,8 @@ const inPool = "pools.<name>."
 
 func (e entry) key() string { return strings.TrimPrefix(e.path, inPool) }
 
-// with returns a copy of config with the key and a JSON value. If value is empty, it adds only the parents of the key.
+// with returns a copy of config to which it has added the key with a JSON value. If value is empty, with adds only the
+// parents of the key.
 func (e entry) with(config map[string]any, value string) map[string]any {
 	config = maps.Clone(config)
 	at := config
@@ -104,8 +105,8 @@ var (
 	heading = regexp.MustCompile(`^## (.*)$`)
 )
 
-// referenceEntries returns the entries of each plugin. Its type is the heading of its entries. The combined plugin has
-// the entries of the three plugins.
+// referenceEntries returns the entries of each plugin. The heading above a plugin's entries is the type of the plugin.
+// The combined plugin has the entries of the three plugins.
 func referenceEntries(t *testing.T) map[string][]entry {
 	t.Helper()
 	text, err := os.ReadFile(reference)
@@ -218,8 +219,8 @@ func (d defaults) check(e entry) {
 		configs = append(configs, c)
 	}
 	if !cmp.Equal(configs[0], configs[1], exactly...) {
-		// Without the key, its field is empty. So empty this field in all configurations, and compare what Validate has
-		// computed.
+		// Without the key, the key's field is empty. So empty this field in all configurations, and compare what
+		// Validate has computed.
 		for _, c := range configs {
 			clearKey(c, e.path)
 		}

@@ -20,12 +20,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// These are the error codes of refusals: never if the pod can never have what it asks for, later if it cannot have it
+// These are the error codes of refusals. never: the pod can never have what it asks for. later: the pod cannot have it
 // now.
 const never, later = 100, 11
 
-// TestRequestsRefused: a pod asks for something that is forbidden or impossible. The error names the key, the value and
-// what would be right. Nothing changes in EC2, on the node, in the pod, or in the other pod.
+// TestRequestsRefused: a pod asks for something that is forbidden or impossible. The error must name the key, the value
+// and what would be right. Nothing may change in EC2, on the node, in this pod, or in the running pod beside.
 func TestRequestsRefused(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	text, err := os.ReadFile("conflist-examples/requests.conflist")
@@ -183,9 +183,9 @@ func (w *world) bare(t *testing.T, pod string) {
 	}
 }
 
-// TestGivenUntouched: no collection, eni-gc or remove-interface deletes or changes an ENI that an operator has created
-// for pods. This is true even with a new registry. The node only attaches and detaches the ENI. If an operator has
-// moved the ENI to another instance, it stays there.
+// TestGivenUntouched: an operator has created an ENI for pods. No collection, no eni-gc and no remove-interface may
+// delete or change this ENI, even with a new registry. The node only attaches and detaches the ENI. If an operator has
+// moved the ENI to another instance, the ENI must stay there.
 func TestGivenUntouched(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	list, err := libcni.ConfListFromFile("conflist-examples/requests.conflist")
@@ -216,7 +216,7 @@ func TestGivenUntouched(t *testing.T) {
 			t.Errorf("remove-interface: %v\n%s", err, out)
 		}
 	}
-	strays := func() { // eni-gc deletes only ENIs that it has seen unattached in two runs
+	strays := func() { // eni-gc deletes an ENI only after it has seen the ENI unattached in two runs
 		t.Helper()
 		if out := w.tool(t, "eni-gc", "--grace=20m", "--output=json"); strings.Contains(out, was.ID) {
 			t.Errorf("eni-gc:\n%s", out)

@@ -51,8 +51,8 @@ type wanted struct {
 	exclusive  bool // the ENI's own link is in the pod
 }
 
-// TestRequests runs the pods of docs/nics.md, each on its own node. Each interface of a pod uses the requested ENI,
-// answers from its own address, and ends with DEL.
+// TestRequests runs the pods of docs/nics.md, each on its own node. Each interface of a pod must use the requested ENI,
+// must answer from its own address, and must be gone after DEL.
 func TestRequests(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	own := []string{"sg-1234", "sg-5678"}
@@ -79,7 +79,7 @@ func TestRequests(t *testing.T) {
 			w := v.launch(t, example{kubernetes: "vm-1"})
 			given := w.give(t)
 			ask = strings.ReplaceAll(ask, documentedENI, given)
-			// Each test needs another address: an address stays on the ENI of an earlier test's pod.
+			// Each test needs another address, because the address of an earlier test's pod stays on its ENI.
 			ask = strings.ReplaceAll(ask, "192.168.0.12", wants[i][0].ip)
 			if ask != "" {
 				w.asks(ask)
@@ -157,9 +157,9 @@ func (w *world) tryInterface(t *testing.T, result *types100.Result, i int, given
 	}
 }
 
-// TestFurtherNetworks adds a pod to three networks, one after the other, as Multus does. The pod asks for the second by
-// the capability deviceID, and for the third by args.cni. Each interface answers. The DELs run in different orders, and
-// no DEL changes the interfaces of the other networks.
+// TestFurtherNetworks adds a pod to three networks, one after the other, as Multus does. The pod asks for the interface
+// of the second network by the capability deviceID, and for that of the third network by args.cni. Each interface must
+// answer. The DELs run in different orders, and no DEL may change the interfaces of the other networks.
 func TestFurtherNetworks(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	text, err := os.ReadFile("conflist-examples/requests.conflist")

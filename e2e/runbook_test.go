@@ -84,7 +84,7 @@ var runbookStates = map[string]string{
 	"### A VPN on the node":                   "packaging/testdata/tenants doctor_node.txtar",
 }
 
-// runOtherwise has commands of the page that tests write in another form.
+// runOtherwise has commands of the page, and the form in which the tests write each of them.
 var runOtherwise = map[string]string{
 	"cni-tool connectivity-test --p":  `"--peer",`,
 	"cni-tool connectivity-test --s":  `"--serve"`,

@@ -157,8 +157,8 @@ func list(t *testing.T, format string, args ...string) []string {
 	return strings.Fields(string(out))
 }
 
-// TestListensNowhere: no program on a node listens on a socket, except connectivity-test while an operator runs it.
-// Outside of tool, only the files in executing execute programs.
+// TestListensNowhere: no program on a node may listen on a socket, except connectivity-test while an operator runs it.
+// Outside of the directory tool, only the files in the map executing may execute programs.
 func TestListensNowhere(t *testing.T) {
 	executing := map[string]bool{"plugin/delegate.go": false, "unnumbered-ptp/legacy/legacy.go": false}
 	listens := regexp.MustCompile(
@@ -204,8 +204,8 @@ func TestNeverAsked(t *testing.T) {
 	}
 }
 
-// TestStatic: the programs in bin need no shared library of the node, and contain no path of the build machine. make
-// builds them first.
+// TestStatic: the programs in bin must need no shared library of the node, and must contain no path of the build
+// machine. make builds the programs before this test.
 func TestStatic(t *testing.T) {
 	files, err := filepath.Glob("bin/cni-ipvlan-vpc-k8s*")
 	if err != nil || len(files) != 7 {

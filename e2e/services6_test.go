@@ -33,8 +33,8 @@ func TestServicesIPv6(t *testing.T) {
 	for i, loop := range loops6 {
 		t.Run(loop.name, func(t *testing.T) {
 			s := loop.serviceScene(t)
-			// The default mode has the same rules as in the cluster with both families, so it needs only one mode of
-			// kube-proxy.
+			// TestServices tries the default mode with all modes of kube-proxy. Here this mode has the same rules, so
+			// one mode of kube-proxy is enough.
 			for _, proxy := range proxiesOf(i + 1) {
 				t.Run(string(proxy), func(t *testing.T) {
 					column := string(proxy) + ", " + loop.name
@@ -58,8 +58,8 @@ func TestServicesIPv6(t *testing.T) {
 	t.Logf("probes that were right, by path, family and mode:\n%s", m.table(rows))
 }
 
-// uninvolved checks that the first pod has no netfilter tables unless it masquerades, and that the nodes sent no ICMP
-// redirects.
+// uninvolved checks that the first pod has no netfilter tables, except if the pod masquerades. It also checks that the
+// nodes have sent no ICMP redirects.
 func uninvolved(t *testing.T, s *paths.Scene, tracking bool) {
 	t.Helper()
 	if hooks := nltest.Hooked(t, s.Nodes[0].Pods[0].NS); len(hooks) > 0 != tracking {

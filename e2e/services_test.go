@@ -37,8 +37,8 @@ func routedServices(ipam, ptp map[string]any) {
 	routed(ipam, nil)
 }
 
-// wholeENI gives whole ENIs to the pods of the Kubernetes namespace cousins. They call Services, and are backends of
-// some Services.
+// wholeENI gives whole ENIs to the pods of the Kubernetes namespace cousins. These pods call Services, and are backends
+// of some Services.
 func wholeENI(ipam, ptp map[string]any) {
 	withServices(ipam, ptp)
 	ipam["requests"] = []map[string]any{{"namespaces": []string{"cousins"}, "exclusive": true}}
@@ -96,8 +96,8 @@ func TestServices(t *testing.T) {
 	t.Logf("probes that were right, by path, family and mode:\n%s", m.table(rows))
 }
 
-// cousinsApart checks whether a pod that is alone on its ENI has the ENI's link: it must if want is true, and else must
-// not.
+// cousinsApart checks pods that are alone on their ENI. If want is true, the link of such an ENI must be in the pod.
+// Otherwise the link must be on the node.
 func cousinsApart(t *testing.T, s *paths.Scene, want bool) {
 	t.Helper()
 	for _, n := range s.Nodes {

@@ -9,9 +9,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestSimBreaks types commands of a person who tries out faults in make sim. Pods call each other by name, a Service,
-// and the other node. EC2 throttles and denies, and another program changes ENIs. The programs report the faults, and
-// after the end of the faults everything works. Each line must succeed.
+// TestSimBreaks types the commands of a person who tries faults in make sim. Pods call each other by name. They also
+// call a Service, and a pod of the other node. EC2 throttles and denies calls, and another program changes ENIs. The
+// programs must report the faults. After the end of the faults, everything must work. Each line of the script must
+// succeed.
 func TestSimBreaks(t *testing.T) {
 	nltest.Need(t, "root", "nftables")
 	for _, path := range []string{"ipvlan", "veth"} {
@@ -19,7 +20,7 @@ func TestSimBreaks(t *testing.T) {
 			script := simCalls
 			if path == "ipvlan" {
 				nltest.Need(t, "ipvlan")
-				script += simBreaks // faults of EC2 affect both data paths alike, so one is enough
+				script += simBreaks // faults of EC2 affect both data paths alike, so one data path is enough
 			}
 			c := sim(t, script, "-datapath", path)
 			if out, err := c.CombinedOutput(); err != nil {

@@ -23,13 +23,13 @@ const playground = "docs/playground.md"
 var (
 	simTranscript = regexp.MustCompile(`(?s)\n\$ make sim\n(.*?)\n` + "```")
 	simCommand    = regexp.MustCompile(`(?m)^node1# (.*)\n`)
-	// bash prints these lines because the shell of the test has no terminal.
+	// bash prints these lines if it has no terminal, as in this test.
 	simShell = regexp.MustCompile(`(?m)^bash: (cannot set terminal process group|no job control).*\n`)
 	blanks   = regexp.MustCompile(`(?m) +$`)
 )
 
-// TestSim types the commands of the transcript of make sim in docs/playground.md, and compares the output. With
-// UPDATE=1, it writes the output into the file.
+// TestSim types the commands of the transcript of make sim in docs/playground.md, and compares their output with the
+// page. With UPDATE=1, the test writes the output into the page.
 func TestSim(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	text, err := os.ReadFile(playground)
@@ -58,7 +58,8 @@ func TestSim(t *testing.T) {
 	}
 }
 
-// sim returns the command that make sim executes. It gets its own mount namespace, because it mounts over directories.
+// sim returns the command that make sim executes. This command runs in its own mount namespace, because it mounts over
+// directories.
 func sim(t *testing.T, script string, args ...string) *exec.Cmd {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), "bin/shell", args...)
@@ -68,7 +69,8 @@ func sim(t *testing.T, script string, args ...string) *exec.Cmd {
 	return c
 }
 
-// playSim runs the commands in make sim, and returns the output up to the prompt after the last command.
+// playSim runs the given commands in the shell of make sim. It returns the output up to the prompt after the last
+// command.
 func playSim(t *testing.T, commands []string) string {
 	t.Helper()
 	c := sim(t, strings.Join(commands, "\n")+"\n", "-i")
@@ -82,9 +84,10 @@ func playSim(t *testing.T, commands []string) string {
 }
 
 // TestSimScript pipes a script to make sim, which must exit with the script's status. On a healthy node with pods,
-// doctor and status --diff find nothing, even though other instances and the simulator run beside the node. Doctor
-// reports a lost part of a young pod's network, and repair restores it. Doctor also reports losses in the pod. After
-// the deletion of the registry, status shows the pods by name.
+// doctor and status --diff must find nothing, although other instances and the simulator run beside the node. If the
+// node loses a part of a young pod's network, doctor must report the loss, and repair must restore the part. If the
+// registry is deleted and rebuilt, status must still show the pods by name. doctor must also report a route that the
+// pod itself has lost.
 func TestSimScript(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	const script = `set -ex
@@ -130,7 +133,7 @@ func TestRepoSimPipe(t *testing.T) {
 		"read -r line\nEOF \\ 'a\necho \"$line\"\nfalse": "EOF \\ 'a\n",
 	} {
 		c := exec.CommandContext(t.Context(), "make", "-s", "sim")
-		c.Env = append(os.Environ(), "MAKEFLAGS=") // do not pass the flags of make test on
+		c.Env = append(os.Environ(), "MAKEFLAGS=") // the flags of make test must not reach this make
 		c.Stdin = strings.NewReader(script)
 		out, err := c.Output()
 		if failed := strings.HasSuffix(script, "false"); string(out) != want || (err != nil) != failed {
