@@ -57,7 +57,7 @@ func replies(f *testing.F) map[string]string {
 	return all
 }
 
-// wrong has possible faults of an answer: a pattern that matches a text of the answer, and the text that replaces it.
+// wrong lists faults. Each fault has a pattern, and a text that replaces what the pattern matches in a valid answer.
 var wrong = []struct {
 	there *regexp.Regexp
 	place string
@@ -94,7 +94,7 @@ var wrong = []struct {
 			"<RequestID>r</RequestID></Response>"},
 }
 
-// seed gives the fuzzer each answer: unchanged, shortened, and with each of the faults.
+// seed gives the fuzzer each of the answers: unchanged, shortened, and with each fault of wrong.
 func seed(f *testing.F, answers ...string) {
 	f.Helper()
 	for _, a := range answers {

@@ -56,13 +56,13 @@ func TestMaybeDone(t *testing.T) {
 	}
 }
 
-// A doer is an HTTPClient.
+// A doer is a function that serves as an HTTPClient.
 type doer func(*http.Request) (*http.Response, error)
 
 func (d doer) Do(r *http.Request) (*http.Response, error) { return d(r) }
 
-// TestNotSent: a request was not sent, so EC2 has not carried it out. If the deadline passes after the request was
-// sent, EC2 may have carried it out.
+// TestNotSent: if the Client has not sent the request, the error must say that EC2 has not carried out the call. If the
+// deadline passes after the request was sent, the error must say that EC2 may have carried out the call.
 func TestNotSent(t *testing.T) {
 	unreachable := &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connection refused")}
 	for name, tt := range map[string]struct {

@@ -18,7 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// A clerk answers EC2 calls. The first calls get the failures. EC2 carries out all other calls.
+// A clerk is an EC2. It answers the first calls with the failures, one failure for each call. To all later calls, it
+// answers that they are carried out.
 type clerk struct {
 	failures []http.HandlerFunc
 	calls    int
@@ -71,9 +72,9 @@ func TestRetry(t *testing.T) {
 		name     string
 		call     func(context.Context, *aws.Client) error
 		failures failures
-		attempts int // number of allowed attempts; 0: the default
+		attempts int // maximum number of attempts; 0: the default
 		deadline time.Duration
-		calls    int // number of calls that were made
+		calls    int // number of attempts that the Client makes
 		atMost   time.Duration
 		is       error
 	}{

@@ -63,8 +63,8 @@ func TestWrongClock(t *testing.T) {
 	}
 }
 
-// TestNoClock: the Client must not mistake wrong credentials for a wrong clock. If the clock stays wrong, the Client
-// makes two attempts.
+// TestNoClock: the Client must not mistake wrong credentials for a wrong clock. If EC2 calls each request expired, the
+// Client makes two attempts, and no third one.
 func TestNoClock(t *testing.T) {
 	for code, want := range map[string]int{"AuthFailure": 1, "SignatureDoesNotMatch": 1, "RequestExpired": 2} {
 		inBubble(t, code, func(t *testing.T) {
@@ -82,7 +82,8 @@ func TestNoClock(t *testing.T) {
 	}
 }
 
-// TestRetryAfter: EC2 may say when to ask again. If this is after the deadline, the Client returns EC2's error at once.
+// TestRetryAfter: EC2 may say when to ask again. If this time is after the caller's deadline, the Client returns EC2's
+// error at once.
 func TestRetryAfter(t *testing.T) {
 	for name, tt := range map[string]struct {
 		header   string

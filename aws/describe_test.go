@@ -15,7 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// TestPages: a page has at most 1000 objects, or none. The last page has an empty token, or no token.
+// TestPages: EC2 answers in pages. The Client asks for 1000 objects a page, and a page may be empty. An empty token
+// shows that a page is the last one.
 func TestPages(t *testing.T) {
 	pages := func(set string, items ...string) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

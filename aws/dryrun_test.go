@@ -15,7 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// TestDryRun tries every action, allowed and denied, and checks that nothing is done.
+// TestDryRun tries every action, allowed and denied, and checks that EC2 changes nothing.
 func TestDryRun(t *testing.T) {
 	for _, action := range api.Names(api.Node) {
 		inBubble(t, action, func(t *testing.T) {
@@ -43,7 +43,8 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// TestDryRunOfTags: tags need a separate permission, and EC2 names it.
+// TestDryRunOfTags: the role may create ENIs, but not tags. DryRun must report that the creation of an ENI is allowed
+// without tags, and denied with tags.
 func TestDryRunOfTags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		config := ec2sim.World("vpc-1 10.0.0.0/16\nsubnet-a 10.0.0.0/24")

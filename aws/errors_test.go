@@ -21,8 +21,8 @@ var sentinels = []error{
 	aws.ErrNoMetadata,
 }
 
-// TestErrorCodes checks the table of codes.go with EC2's answers: the sentinel of each, and
-// a part of its hint.
+// TestErrorCodes gives answers of EC2 to the Client. It checks the sentinel of each error, and a part of its hint,
+// which both come from the table of codes.go.
 func TestErrorCodes(t *testing.T) {
 	tests := []struct {
 		code, message string
@@ -212,7 +212,7 @@ func (e *endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestErrorWithoutCode tests answers of EC2 that cannot be parsed.
+// TestErrorWithoutCode checks errors that have no code of EC2, because EC2 itself has not answered.
 func TestErrorWithoutCode(t *testing.T) {
 	inBubble(t, "no server listens", func(t *testing.T) {
 		c := aws.New(aws.Options{EC2URL: "http://127.0.0.1:1"})

@@ -44,8 +44,7 @@ func TestLostAnswers(t *testing.T) {
 	}
 }
 
-// TestThrottled: when the account's tokens are used up, the caller gets the throttling
-// error.
+// TestThrottled: when the account has used up its calls of an action, the Client returns the throttling error.
 func TestThrottled(t *testing.T) {
 	inBubble(t, "buckets", func(t *testing.T) {
 		config := ec2sim.World("vpc-1 10.0.0.0/16\nsubnet-a 10.0.0.0/24")

@@ -90,7 +90,7 @@ func TestENIWithoutIPv4(t *testing.T) {
 	})
 }
 
-// TestIPv6Refusals: IPv6 has a limit of its own, and a subnet may have no IPv6.
+// TestIPv6Refusals: an ENI has a separate limit of IPv6 addresses, and a subnet may have no IPv6.
 func TestIPv6Refusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, node, c := twoFamilies(t)

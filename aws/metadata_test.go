@@ -65,8 +65,8 @@ func TestENIs(t *testing.T) {
 }
 
 // metadataOf returns a metadata service with the files of the archive as keys. For a directory without a file, it lists
-// the directory's keys. The list does not have the keys of prefixes, because AWS does not document whether its list has
-// them.
+// the directory's keys. The list lacks the keys of prefixes, because AWS does not document whether the real list has
+// these keys.
 func metadataOf(a *txtar.Archive) tree {
 	m := make(tree)
 	for _, f := range a.Files {
@@ -160,7 +160,8 @@ func TestMetadataTimeout(t *testing.T) {
 	}
 }
 
-// TestMetadataFaults: another program may answer a metadata request.
+// TestMetadataFaults: the metadata service refuses a request, or another program answers it. The error and its hint
+// must show the cause.
 func TestMetadataFaults(t *testing.T) {
 	status := func(n int) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(n) })
@@ -168,7 +169,8 @@ func TestMetadataFaults(t *testing.T) {
 	document := func(text string) http.Handler {
 		return tree{"/latest/dynamic/instance-identity/document": text, "/latest/meta-data/mac": "0a:00:00:00:00:01"}
 	}
-	// imdsv1 returns a metadata service, or a proxy in its place, that has no session tokens.
+	// imdsv1 returns a metadata service without session tokens, or a proxy in its place. It answers a request for a
+	// token with the status n.
 	imdsv1 := func(n int) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == http.MethodPut {
@@ -277,7 +279,7 @@ func TestMetadataBusy(t *testing.T) {
 }
 
 // TestENIsFaults: an ENI that cannot be read is omitted, and never returned in part. If no ENI can be read, or after
-// the deadline, there is an error.
+// the deadline, the Client returns an error.
 func TestENIsFaults(t *testing.T) {
 	a, err := txtar.ParseFile("testdata/metadata/c5.txtar")
 	if err != nil {

@@ -136,7 +136,7 @@ func (a authority) certify(hello *tls.ClientHelloInfo) (*tls.Certificate, error)
 }
 
 // TestEndpointByProxy starts a process for each environment. All ask EC2 through a proxy that intercepts TLS and
-// answers as EC2. It records for which host each process asks. No packet leaves the loopback link.
+// answers as EC2. The proxy records for which host each process asks. No packet leaves the loopback link.
 func TestEndpointByProxy(t *testing.T) {
 	sim, _, _ := world(t, "m5.large")
 	ca := newAuthority(t)

@@ -98,8 +98,8 @@ func TestNoRefusal(t *testing.T) {
 	}
 }
 
-// TestBrief checks that the shortened message, which the registry keeps, leads to the same hint. It must have no
-// encoded part.
+// TestBrief checks that the shortened message, which the registry keeps, leads to the same hint. The shortened message
+// must have no encoded part.
 func TestBrief(t *testing.T) {
 	for _, message := range []string{
 		"You are not authorized to perform this operation. Encoded authorization failure message: AAAA",

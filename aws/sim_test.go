@@ -158,7 +158,7 @@ func TestLifeOfAnENI(t *testing.T) {
 	})
 }
 
-// TestRequests checks the requests on the wire, where their content matters.
+// TestRequests checks the parameters that EC2 gets. If there is nothing to unassign, the Client must make no call.
 func TestRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sim, node, c := world(t, "m5.large")

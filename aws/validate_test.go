@@ -197,7 +197,8 @@ func (f flood) Do(r *http.Request) (*http.Response, error) {
 
 func (flood) Read(b []byte) (int, error) { return len(b), nil }
 
-// TestCards: a card without ENIs with addresses counts as zero, and keeps its index.
+// TestCards: if a card takes no ENIs with addresses, Limits counts zero ENIs for this card, and the other cards keep
+// their indexes.
 func TestCards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		info := func(cards string) string {
