@@ -84,7 +84,8 @@ func TestExchange(t *testing.T) {
 	}
 }
 
-// TestExchangeSpares: a reader has opened the file, or has it under another name. The reader must keep the whole text.
+// TestExchangeSpares: a reader has opened or mapped the file, or has a hard link to it. Later exchanges must not change
+// the text that this reader sees.
 func TestExchangeSpares(t *testing.T) {
 	const text = "the text that a reader has open"
 	for name, have := range map[string]func(t *testing.T, path string) (now func() (string, error)){
@@ -158,8 +159,8 @@ func TestExchangeDeleted(t *testing.T) {
 	}
 }
 
-// TestExchangeLeased: a killed writer had a lease on the file (fcntl(2), F_SETLEASE). A child that has not executed its
-// program yet still has this lease. Exchange must still replace the file.
+// TestExchangeLeased: a killed writer had a lease on the file (fcntl(2), F_SETLEASE). A child of the writer still has
+// this lease, because it has not executed its program yet. Exchange must still replace the file.
 func TestExchangeLeased(t *testing.T) {
 	path, dir := onTmpfs(t)
 	put(t, dir, "one")
@@ -178,8 +179,8 @@ func TestExchangeLeased(t *testing.T) {
 	}
 }
 
-// TestExchangeWhileStarting starts processes during the exchanges. Each process has all open files until it executes
-// its program. Neither a writer nor a reader may have to wait for this.
+// TestExchangeWhileStarting starts processes during the exchanges. Until a new process executes its program, it also
+// has the files that the test has open. No writer and no reader may have to wait for such a process.
 func TestExchangeWhileStarting(t *testing.T) {
 	path, dir := onTmpfs(t)
 	done := make(chan struct{})

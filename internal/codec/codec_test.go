@@ -91,7 +91,8 @@ func TestExactly(t *testing.T) {
 	}
 }
 
-// A kennel has two descriptions. Both have one name, and each of them has some of the other members.
+// A kennel has two descriptions: one of Pet, and one of House. Both descriptions have the member "name". Each of the
+// other members is in only one description.
 type kennel struct {
 	Pet   pet
 	House struct {
@@ -132,7 +133,7 @@ func (s *street) describe(c *codec.Codec) {
 }
 
 // TestEach: each description must read its own members, and both must read the shared member. If a description cannot
-// read its value exactly, Each must return an error.
+// read one of its members exactly, Each must return an error.
 func TestEach(t *testing.T) {
 	for _, tt := range []struct{ kennel, err string }{
 		{`{}`, ""},

@@ -12,8 +12,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// TestMerge reads the events of two judges. One judge has found a mistake. The failure of a VM that died before this
-// must not count. The judges' rows are added to the table, or replace old rows.
+// TestMerge reads the events of two judges, of which one has found a mistake. A VM died first, and the tests began
+// again. The failure of the test in this VM must not count. The judges' rows are added to the table, or replace old
+// rows.
 func TestMerge(t *testing.T) {
 	const events = `{"Action":"attr","Package":"p","Test":"TestDied","Key":"judge","Value":"d"}
 {"Action":"fail","Package":"p","Test":"TestDied"}

@@ -19,7 +19,8 @@ const before = `# Kernels
 Text.
 `
 
-// events returns the events of the tests on a kernel. One of the tests has failed. more has further events.
+// events returns the events of the tests on a kernel. One of the tests has failed. The argument more is the text of
+// further events.
 func events(more string) string {
 	const p = `"Package":"` + module
 	return `make: here

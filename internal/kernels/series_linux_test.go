@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// debian has scripts that replace programs of Debian. The user is root, and the mirror has none of the packages.
+// debian has scripts that replace programs of Debian. According to these scripts, the user is root, and the mirror has
+// none of the packages.
 var debian = map[string]string{
 	"id":         `echo 0`,
 	"dpkg-query": `echo installed`,
