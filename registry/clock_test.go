@@ -21,7 +21,8 @@ import (
 
 const day = 24 * time.Hour
 
-// stepped sets the wall clock back or forward by d, and so moves the boot time, until the test ends.
+// stepped simulates a step of the wall clock by d, until the test ends. It changes Uptime, so that the boot time seems
+// to move by d.
 func stepped(t *testing.T, d time.Duration) {
 	t.Helper()
 	was := Uptime

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestKnown: the copy must have only members that this release knows, in the registry, in ENIs and in leases. Times
-// from another machine must not be changed.
+// TestKnown: the copy that Known returns must have only members that this release knows. This includes the members of
+// ENIs and of leases. Times from another machine must not be changed.
 func TestKnown(t *testing.T) {
 	const since = "2020-01-02T03:04:05Z"
 	text := `{"schema_version":1,"ips":{"10.0.0.9":{"released_on":"` + since + `","later":"secret"}},` +

@@ -184,7 +184,7 @@ func TestLeaseLogFullDisk(t *testing.T) {
 	}
 }
 
-// TestLeaseLogFewerFiles: with a smaller MaxFiles, the next rotation deletes the other files.
+// TestLeaseLogFewerFiles: when MaxFiles becomes smaller, the next rotation deletes the files beyond this number.
 func TestLeaseLogFewerFiles(t *testing.T) {
 	r, file := withLog(t, 2)
 	rotate := func(files int) {
@@ -309,7 +309,8 @@ func TestLeaseLogProcesses(t *testing.T) {
 	}
 }
 
-// TestLeaseLogTaken: another program rotates or truncates the log.
+// TestLeaseLogTaken: another program rotates, truncates or removes the log. The next change writes a snapshot of the
+// leases into the log.
 func TestLeaseLogTaken(t *testing.T) {
 	for name, f := range map[string]func(file string) error{
 		"renamed":   func(file string) error { return os.Rename(file, file+"-20261124") },

@@ -160,7 +160,8 @@ func TestKilledWriters(t *testing.T) {
 	update(t, r, func(*State) {}) // a killed process does not keep the lock
 }
 
-// TestViewWhileWritten: a process opens the file while another process has the write lease on it.
+// TestViewWhileWritten: a process opens the file while another process has the write lease on it (F_SETLEASE). View
+// must wait, and return no error.
 func TestViewWhileWritten(t *testing.T) {
 	dir, err := os.MkdirTemp("/dev/shm", "registry-*") // a file system with leases
 	if err != nil {

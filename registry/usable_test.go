@@ -148,8 +148,8 @@ func TestUnusableFileSystem(t *testing.T) {
 	}
 }
 
-// onMount calls prepare and then, with a new tmpfs as the registry's directory. Only this thread sees the tmpfs. When
-// the thread ends, the kernel removes the tmpfs.
+// onMount makes a new tmpfs the registry's directory. It then calls the function prepare, and after that the function
+// then. Only this thread sees the tmpfs. When the thread ends, the kernel removes the tmpfs.
 func onMount(r *Registry, prepare func() error, then func()) error {
 	runtime.LockOSThread() // never unlocked: the thread must end
 	err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)

@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// then is the modification time of the files in these tests.
+// The time then is the modification time of the files in these tests.
 var then = time.Date(2026, 11, 21, 7, 17, 24, 123456789, time.UTC)
 
 // unsealed returns the text of a file of ours without its last member, which has the modification time.

@@ -146,7 +146,8 @@ func TestEntriesAreAMap(t *testing.T) {
 	}
 }
 
-// TestEntriesChanged checks that exactly the entries count as changed that got another value after the reading.
+// TestEntriesChanged checks that an entry counts as changed if it has got another value since the reading, and only
+// then.
 func TestEntriesChanged(t *testing.T) {
 	eachReading(t,
 		`{"10.0.0.1":{"name":"Al","room":1},"10.0.0.2":{"name":"Jim","room":2},"10.0.0.4":{"name":"Al","room":4}}`,
