@@ -24,8 +24,8 @@ func (w *world) routeTo(a netip.Addr) {
 	}.Add())
 }
 
-// TestAgainAfterKill: an ADD has reserved an address, and is killed before it checks whether the node routes the
-// address to another pod. The runtime repeats the ADD without a DEL. The repeated ADD gets another address.
+// TestAgainAfterKill: the node routes an address to another pod. An ADD reserves this address, and is killed before it
+// looks for such a route. The runtime repeats the ADD without a DEL. The repeated ADD gets a different address.
 func TestAgainAfterKill(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 3

@@ -12,7 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 )
 
-// describes returns the number of calls of the actions in looked since the last ResetCalls.
+// describes counts the calls since the last ResetCalls whose action is in the list looked.
 func (w *world) describes() (n int) {
 	for _, action := range looked {
 		n += w.EC2.Asked(action)
@@ -82,8 +82,8 @@ func TestAnswersEnd(t *testing.T) {
 	})
 }
 
-// TestAnswersTooOld: after an answer was kept, an operator takes a slot. EC2 refuses this slot to the next ADD, which
-// attaches its ENI at another slot.
+// TestAnswersTooOld: after an ADD has kept an answer of EC2, an operator attaches an ENI at a free slot. EC2 refuses
+// this slot to the next ADD, which then attaches its ENI at another slot.
 func TestAnswersTooOld(t *testing.T) {
 	for _, action := range []string{"CreateNetworkInterface", "AttachNetworkInterface"} {
 		t.Run(action, func(t *testing.T) {
@@ -104,7 +104,7 @@ func TestAnswersTooOld(t *testing.T) {
 }
 
 // TestAnswersOfAnENIAttachedSince: EC2 throttles the attachment of a new ENI, and then an operator attaches this ENI.
-// EC2 refuses the call of the next ADD, which then asks EC2, and uses the ENI.
+// EC2 refuses the attachment by the next ADD. This ADD then asks EC2 about the ENI, and uses the ENI.
 func TestAnswersOfAnENIAttachedSince(t *testing.T) {
 	inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
 		w.EC2.Fail("AttachNetworkInterface", throttling, -1)
@@ -141,7 +141,7 @@ func TestAnswersAndCollections(t *testing.T) {
 }
 
 // TestAnswersOfTwoPools: EC2 throttles the attachment of an ENI. An ADD of another pool leaves this ENI alone. The next
-// ADD of the pool for which the ENI was created attaches it.
+// ADD of the ENI's own pool attaches the ENI.
 func TestAnswersOfTwoPools(t *testing.T) {
 	inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
 		w.policy.Pools = true

@@ -65,7 +65,7 @@ func TestBootElsewhere(t *testing.T) {
 }
 
 // TestBootElsewhereAtZero: at first, metadata shows the boot ENI at device index 0. EC2 shows the true index, but does
-// not say which ENI is the boot ENI.
+// not say which ENI is the boot ENI. The registry must combine both answers.
 func TestBootElsewhereAtZero(t *testing.T) {
 	w := cards(t, elsewhere["index 1"])
 	boot := w.ENIs()[0]
@@ -144,7 +144,7 @@ func (w *world) neverTouched(boot ec2sim.ENI) {
 }
 
 // TestResized: an operator stops the instance and changes its type. The registry on disk has the limits of the old
-// type.
+// type. A collection or an ADD must replace them.
 func TestResized(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(1)

@@ -44,7 +44,8 @@ func inUntaggedBubble(t *testing.T, instanceType string, f func(*world, *wires))
 	}
 }
 
-// inBubbleOf is inBubble with a changed configuration of the simulated EC2. The function differ changes it.
+// inBubbleOf is inBubble with another configuration of the simulated EC2. The function differ changes this
+// configuration.
 func inBubbleOf(t *testing.T, instanceType string, differ func(*ec2sim.Config), f func(*world, *wires)) {
 	t.Helper()
 	simtest.Credentials(t)

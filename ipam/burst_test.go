@@ -64,7 +64,7 @@ func (n *node) burst(first, pods int) (took time.Duration, failed []types.Error)
 	}
 	took = time.Since(start)
 	for pod, cmd := range cmds {
-		n.cpu += cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime() // with the programs it executed
+		n.cpu += cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime() // also of the programs that it executed
 		if cmd.ProcessState.Success() {
 			n.got(pod, cmd)
 			continue
@@ -79,7 +79,8 @@ func (n *node) burst(first, pods int) (took time.Duration, failed []types.Error)
 	return took, failed
 }
 
-// writes returns the number of calls that have changed something in EC2, and as text the number for each action.
+// writes returns the number of calls that have changed something in EC2. The text by has the number of these calls for
+// each action.
 func (n *node) writes() (total int, by string) {
 	counts := n.EC2.Changed()
 	for _, count := range counts {
@@ -100,9 +101,9 @@ func (n *node) waited() (sum time.Duration) {
 // creates it with all its addresses, one attaches it, and one sets DeleteOnTermination.
 func least(pods, perENI int) int { return 3 * ((pods + perENI - 1) / perENI) }
 
-// TestBurst runs ADDs at once on a node that has only its boot ENI. There are as many ADDs as a kubelet starts pods, or
-// more than the instance can serve. The test prints the number of changing calls, and compares the time of the burst
-// with the calls of a single ADD.
+// TestBurst runs ADDs at once on a node that has only its boot ENI. The number of ADDs is the number of pods that a
+// kubelet allows, or more than the instance can serve. The test prints the number of changing calls. It also prints the
+// ratio of two times: of the burst, and of the EC2 calls of a single ADD.
 func TestBurst(t *testing.T) {
 	table := []string{fmt.Sprintf("%-20s %5s %5s %7s %7s %7s %7s %5s", "", "ADDs", "pods", "writes", "least", "all",
 		"one", "ratio")}
@@ -165,8 +166,8 @@ func TestBurstWarm(t *testing.T) {
 	}
 }
 
-// TestBurstThrottled: EC2 throttles most calls of a burst. No process makes a call before the time that NotBefore of
-// the registry has for the action.
+// TestBurstThrottled: EC2 throttles most calls of a burst. No process makes a call before the time that the registry's
+// NotBefore has for the action of this call.
 func TestBurstThrottled(t *testing.T) {
 	buckets := map[string]ec2sim.Bucket{}
 	for _, action := range []string{"CreateNetworkInterface", "AttachNetworkInterface", "AssignPrivateIpAddresses"} {

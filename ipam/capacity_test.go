@@ -46,8 +46,8 @@ func inCapacity(t *testing.T, instanceType string, config lease.Config, f func(w
 	inBubbleOf(t, instanceType, dualStack, func(w *world, _ *wires) { f(w, config.Policies()) })
 }
 
-// counted returns how many pods more.Pods expects on a node of this type that was just launched. The argument except is
-// the number of ENIs for pods that ask for ENIs of their own.
+// counted returns the result of more.Pods for a newly launched node of this type. The argument except is the number of
+// ENIs for pods that ask for ENIs of their own.
 func (w *world) counted(pools []lease.Policy, except int) int {
 	w.Helper()
 	l, err := aws.New(w.cloud).Limits(w.Context(), w.Type)
@@ -55,7 +55,7 @@ func (w *world) counted(pools []lease.Policy, except int) int {
 	return more.Pods(more.Launched(l, pools[0].Families), pools, except)
 }
 
-// started starts pods until an ADD gets no address, or until the number of pods is the argument most. It returns the
+// started starts pods until an ADD gets no address. The argument most limits the number of pods. started returns the
 // number of running pods. The function pool returns the pool of the pod n.
 func (w *world) started(most int, pool func(n int) lease.Policy) int {
 	w.Helper()
@@ -147,8 +147,8 @@ func poolsOf(index int, base bool, further ...bool) lease.Config {
 	return c
 }
 
-// TestCapacityOfPools: as many pods start as more.Pods expects, even if their pools are random. If the order of the
-// pools is the worst, no more pods start.
+// TestCapacityOfPools: if the pods' pools come in the worst order, exactly as many pods start as more.Pods expects. If
+// the pools come in a random order, at least as many pods start.
 func TestCapacityOfPools(t *testing.T) {
 	for _, test := range []struct {
 		kind   string

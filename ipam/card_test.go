@@ -34,7 +34,7 @@ func TestServes(t *testing.T) {
 			t.Errorf("%+v: %v", test, got)
 		}
 	}
-	// The boot ENI serves pods only if interfaceIndex is 0, at any slot.
+	// At any slot, the boot ENI serves pods only if interfaceIndex is 0.
 	for _, at := range []slot{{0, 0}, {0, 1}, {1, 0}, {1, 1}} {
 		for least := range 3 {
 			got := lease.Policy{MinIndex: least}.Serves(registry.ENI{Card: at.card, Index: at.index,
@@ -73,8 +73,8 @@ func (w *world) getsCooled(eni string, n int) {
 	}
 }
 
-// cards returns a world whose node has three network cards. Each card takes three ENIs with four addresses, and six
-// ENIs can serve pods.
+// cards returns a world whose node has three network cards. Each card takes three ENIs with four addresses. Six ENIs of
+// the node can serve pods.
 func cards(t *testing.T, run ec2sim.RunInstance) *world {
 	c := podSubnets(20)
 	c.InstanceTypes = []ec2sim.InstanceType{{Name: "three.cards", ENIs: 9, IPv4PerENI: 4, Cards: []int{3, 3, 3}}}
@@ -82,7 +82,7 @@ func cards(t *testing.T, run ec2sim.RunInstance) *world {
 	return launch(t, c, run)
 }
 
-// attached returns the slots of the node's managed ENIs, as EC2 shows them: card.index.
+// attached returns the slots of the node's managed ENIs, as EC2 shows them. The form of a slot is "card.index".
 func (w *world) attached() (at []string) {
 	for _, e := range w.ENIs() {
 		if e.Tags[book.TagManaged] == "true" {
@@ -179,7 +179,7 @@ func TestSlotRefused(t *testing.T) {
 		name, code, message string
 		times               int
 		want                string
-		is                  error // of the first ADD
+		is                  error // the error of the first ADD
 		attempts            int
 	}{
 		{"index", "InvalidParameterValue", taken, 1, "2.1", nil, 2},
@@ -225,7 +225,7 @@ func TestSlotRefused(t *testing.T) {
 }
 
 // TestResumeOnCard: something fails between the creation of an ENI and its attachment. The next process attaches this
-// ENI, to the card for which it was meant.
+// ENI to the card for which the ENI was meant.
 func TestResumeOnCard(t *testing.T) {
 	for _, test := range []struct {
 		name  string

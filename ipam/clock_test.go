@@ -21,8 +21,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// moved returns the text of the registry's file with all times moved by d, except the values of the key keep. Like a
-// file that a person has edited, the text has no checksum.
+// moved returns the text of the registry's file with all times moved by d, except the values of the key keep. The text
+// is like a file that a person has edited: a reader does not take it for a file of ours.
 func moved(t testing.TB, file []byte, d time.Duration, keep string) []byte {
 	t.Helper()
 	var v any
@@ -110,8 +110,9 @@ func beforeStep(t time.Time, d time.Duration) time.Time {
 	return t
 }
 
-// TestAskedBeforeClockStep: the clock is set back by an hour while EC2 answers. The answer still counts as old. It does
-// not confirm a rebuilt registry. The registry keeps new ENIs and addresses that the answer does not have.
+// TestAskedBeforeClockStep: the clock is set back by an hour while EC2 answers. By the wall clock, the question then
+// lies in the future. The answer must still count as older than the registry's new entries. It confirms no rebuilt
+// registry, and the registry keeps the new ENI and its addresses.
 func TestAskedBeforeClockStep(t *testing.T) {
 	asked, recently := beforeStep(time.Now(), time.Hour), time.Now().Add(-5*time.Second).Round(0)
 	if ahead := time.Until(asked.Round(0)); ahead < time.Hour/2 || time.Since(asked) > time.Minute {

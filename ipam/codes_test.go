@@ -65,7 +65,7 @@ func TestCodesOfAssign(t *testing.T) {
 		{assign, "InsufficientAddressCapacity", "", always, nil, "", 1, 3},
 		{assign, "PrivateIpAddressLimitExceeded", "", always, nil, "", 1, 3},
 		{assign, "InvalidInterface.IpAddressLimitExceeded", "", always, nil, "", 1, 3},
-		{assign, "InvalidNetworkInterfaceID.NotFound", "", always, nil, "", 1, 3}, // describes show it, so it stays
+		{assign, "InvalidNetworkInterfaceID.NotFound", "", always, nil, "", 1, 3}, // EC2 shows the ENI, so it stays
 		{assign, "InvalidNetworkInterface.NotFound", "", always, nil, "", 1, 3},
 		{assign, "Resource.AlreadyAssigned", "", 1, nil, "", 1, 3},
 		{assign, "InvalidIPAddress.InUse", "", 1, nil, "", 1, 3},

@@ -19,15 +19,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestTidiedAgain: a collection tidies the node, and cannot write the registry, because its directory is deleted. A
-// second look finds nothing to remove, so the collection must remember the removal.
+// TestTidiedAgain: a collection removes objects of the node, and then cannot write the registry. When it looks at the
+// node again, it finds nothing to remove. So it must remember what it has removed.
 func TestTidiedAgain(t *testing.T) {
 	nltest.Need(t, "nftables")
 	w := newWorld(t, "m5.large", 20)
 	p := w.pool()
 	rule := nl.Rule{Pref: 512, Mark: 0x2000, Mask: 0x2000, Table: nl.MainTable, Protocol: nl.RouteProtocol}
 	must(t, nl.Wiring{{NS: w.Host, Object: rule}}.Add())
-	// This link makes the write of the registry fail, as in a deleted directory.
+	// This symlink makes the write of the registry fail, as in a deleted directory.
 	must(t, os.Symlink("deleted/file", filepath.Join(w.Dir, "registry.json.old")))
 	var c less.Collecting
 	if err := p.tidyNode(t.Context(), &c); err == nil {
@@ -74,7 +74,7 @@ func TestTidyRouted(t *testing.T) {
 	}
 }
 
-// TestCollectionGivesWay: while EC2 throttles a call of a collection, an ADD that needs another call does not wait.
+// TestCollectionGivesWay: while EC2 throttles a call of a collection, an ADD that needs another action does not wait.
 func TestCollectionGivesWay(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.cloud.Jitter = func(d time.Duration) time.Duration { return d / 100 }
@@ -98,7 +98,7 @@ func TestCollectionGivesWay(t *testing.T) {
 }
 
 // TestEndWhileLooking: a collection has seen a pod, and the pod's DEL comes before the collection changes the registry.
-// The address is free, and cools like any other.
+// The pod's address then cools, as after any DEL.
 func TestEndWhileLooking(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	a := w.mustAcquire(1)
@@ -128,7 +128,7 @@ func TestEndWhileLooking(t *testing.T) {
 }
 
 // TestLooksOfCollection: a collection that compares a rebuilt registry with EC2 reads the namespaces equally often with
-// many ENIs and with few. A look at 1500 pods takes half a second.
+// many ENIs and with few. To read the namespaces of 1500 pods takes half a second.
 func TestLooksOfCollection(t *testing.T) {
 	looks := func(pods int) (enis, looks int) {
 		w := newWorld(t, "t3.medium", 20)

@@ -21,8 +21,8 @@ func (w *world) cooledFor(wait time.Duration) less.Report {
 		ReuseWait: func(string) time.Duration { return wait }}))(w)
 }
 
-// TestCollectCooling checks that a collection releases no address, prefix or ENI while an address of it cools, even
-// after FreeAfter. EC2 could give a released address to another pod at once.
+// TestCollectCooling checks that a collection releases no cooling address, and no prefix or ENI with a cooling address,
+// even after FreeAfter. EC2 could give a released address to another pod at once.
 func TestCollectCooling(t *testing.T) {
 	for name, tt := range map[string]struct {
 		running  int // pods that do not end
@@ -81,9 +81,9 @@ func TestCollectNeverUsed(t *testing.T) {
 	}
 }
 
-// TestCollectPruned: two pods of a pool with IPv6 end. Then an ADD of another pool removes their free addresses from
-// the registry, because a /80 has too many addresses. The ENI still stays for FreeAfter, and while the two addresses
-// cool.
+// TestCollectPruned: two pods of a pool with IPv6 end. Then an ADD of another pool removes their two addresses from the
+// registry, because a /80 has too many addresses. Still, no collection deletes the ENI before FreeAfter has passed, or
+// before both addresses have cooled.
 func TestCollectPruned(t *testing.T) {
 	for after, want := range map[time.Duration]int{59 * time.Minute: 0, 61 * time.Minute: 1} {
 		cools := func(string) time.Duration { return time.Hour }

@@ -107,7 +107,7 @@ func TestPartOfBatchIsGone(t *testing.T) {
 				w.Age(hour)
 			}
 			e := w.EC2.ENIs()[1]
-			defer w.Lie(ec2sim.FreezeENI(eni))() // metadata hides the loss, so the collection does not ask EC2 before
+			defer w.Lie(ec2sim.FreezeENI(eni))() // metadata hides the loss, so the collection releases before it asks
 			switch what {
 			case "a prefix":
 				must(t, w.byHand().UnassignPrefixes(t.Context(), eni, e.Prefixes[0]))
@@ -134,7 +134,7 @@ func TestPartOfBatchIsGone(t *testing.T) {
 // succeeds.
 func TestUnassignedByHandComesBack(t *testing.T) {
 	w := newWorld(t, "m5.large", 28)
-	const most = 10 // addresses of an ENI, of the eleven in the subnet
+	const most = 10 // addresses of an ENI; the subnet has eleven
 	w.policy.Batch = most
 	for n := range most {
 		w.mustAcquire(n)
@@ -193,7 +193,7 @@ func TestSilenceIsNoProof(t *testing.T) {
 	})
 }
 
-// TestGrowthLooks: a growth that asks EC2 for the ENIs also learns which addresses have left them.
+// TestGrowthLooks: a growth that describes the node's ENIs also learns which addresses have left these ENIs.
 func TestGrowthLooks(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	eni, addrs := w.threePods()
@@ -207,7 +207,7 @@ func TestGrowthLooks(t *testing.T) {
 	}
 }
 
-// TestLostAddressKeepsENI: a pod that has lost its address still has its link on the ENI, so the ENI stays.
+// TestLostAddressKeepsENI: a pod that has lost its address still has its slave of the ENI's link, so the ENI stays.
 func TestLostAddressKeepsENI(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	eni, addrs := w.threePods()

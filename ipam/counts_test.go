@@ -10,7 +10,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// TestCountedOnce: an ADD that executes the program that asks EC2 counts as one command.
+// TestCountedOnce: if an ADD executes GrowProgram, the registry counts the two processes as one command.
 func TestCountedOnce(t *testing.T) {
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
 	n.add("pod")

@@ -86,8 +86,8 @@ func TestExclusiveENI(t *testing.T) {
 	}
 }
 
-// TestLinkInPod: an ENI has no lease, but its link is in the namespace of a pod, so the pod uses the ENI. No process
-// deletes or detaches it, whether the node or an operator has created the ENI.
+// TestLinkInPod: no address of an ENI has a lease, but the ENI's link is in the namespace of a pod, so the pod uses the
+// ENI. No process deletes or detaches it, whether the node or an operator has created the ENI.
 func TestLinkInPod(t *testing.T) {
 	w := newCity(t, "m5.large")
 	given := w.given(aws.ENISpec{Subnet: "subnet-db"})
@@ -121,8 +121,7 @@ func TestLinkInPod(t *testing.T) {
 }
 
 // TestExclusiveDetached: an operator detaches the whole ENI of a pod. The slot of this ENI is free for another ENI,
-// although the pod has not ended. The node does not see the detachment by the ENI's link, because this link was in the
-// pod.
+// although the pod has not ended. The ENI's link was in the pod, so no missing link on the node shows the detachment.
 func TestExclusiveDetached(t *testing.T) {
 	w := newCity(t, "m5.large") // three ENIs
 	allow := strings.Replace(allowAll, `"ips": true`, `"ips": true, "exclusive": true`, 1)

@@ -150,8 +150,8 @@ func TestDualStackOldENI(t *testing.T) {
 	}
 }
 
-// TestDualStackFullENI: an ENI has all its IPv4 addresses, which are free, and lacks only a /80. An ADD succeeds
-// without another ENI.
+// TestDualStackFullENI: an ENI has as many IPv4 addresses as it can have, and these are free. The ENI lacks only a /80.
+// An ADD succeeds without another ENI.
 func TestDualStackFullENI(t *testing.T) {
 	for _, provision := range []lease.Provision{lease.ProvisionAssign, lease.ProvisionFull} {
 		w := newWorld6(t, "m5.large")
@@ -199,9 +199,9 @@ func TestTypeWithoutIPv6(t *testing.T) {
 	}
 }
 
-// TestBootWithIPv6: a node boots with an ENI for pods from its launch template. Pods get addresses of this ENI at once.
-// The node has its own IPv6 address from DHCPv6, and the kernel's route to this address does not count as a route to a
-// pod.
+// TestBootWithIPv6: the launch template of a node has an ENI for pods. After the boot, pods get addresses of this ENI
+// at once. The node has its own IPv6 address from DHCPv6, and the kernel's route to this address does not count as a
+// route to a pod.
 func TestBootWithIPv6(t *testing.T) {
 	for _, provision := range []lease.Provision{lease.ProvisionFull, lease.ProvisionNone} {
 		w := dualWorld(t, "m5.large", `

@@ -80,8 +80,8 @@ func TestFollowWaits(t *testing.T) {
 	}
 }
 
-// TestFollowEnded: the other node gets the address if EC2 says that the old instance is stopped or terminated, and
-// otherwise not.
+// TestFollowEnded: a pod with a chosen address comes to a new node. The new node takes over the address if EC2 says
+// that the old instance is stopped or terminated, and otherwise not.
 func TestFollowEnded(t *testing.T) {
 	for what, tt := range map[string]struct {
 		do   func(f *follower)
@@ -119,8 +119,8 @@ func TestFollowEnded(t *testing.T) {
 	}
 }
 
-// TestFollowSuspended: EC2 answers that the old instance is stopped, and then the other node is suspended for a minute.
-// The old instance may run again by now, so the node does not take the address.
+// TestFollowSuspended: EC2 answers that the old instance is stopped, and then the new node is suspended for a minute.
+// The old instance may run again by now, so the new node does not take over the address.
 func TestFollowSuspended(t *testing.T) {
 	for _, s := range []setup{ofIPv4, ofIPv6} {
 		quietPair(t, s, func(p *pair) {
@@ -175,8 +175,8 @@ func TestReleaseThrottled(t *testing.T) {
 	}
 }
 
-// TestFollowPrefix: a pod chooses an address of a prefix of its node. When the pod comes again on this node, it gets
-// the address at once. On another node, the ADD is refused at once, with the reason and a hint.
+// TestFollowPrefix: a pod chooses an address of a prefix of its node. When the pod is created again on this node, it
+// gets the address at once. On another node, the ADD is refused at once, with the reason and a hint.
 func TestFollowPrefix(t *testing.T) {
 	for _, family := range []lease.Family{lease.IPv4, lease.IPv6} {
 		s := setup{families: []lease.Family{family}, prefixes: true}
@@ -208,7 +208,7 @@ func TestFollowPrefix(t *testing.T) {
 	}
 }
 
-// TestFollowRefused: an address that cannot move is refused at once, with the reason.
+// TestFollowRefused: a pod asks for an address that cannot move. The ADD fails at once, and its error has the reason.
 func TestFollowRefused(t *testing.T) {
 	w := newCity(t, "m5.large")
 	other, err := w.EC2.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-pods"})

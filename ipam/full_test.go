@@ -94,7 +94,7 @@ func TestStrayBesideDetached(t *testing.T) {
 	})
 }
 
-// TestRefusalEnds: EC2 refuses to attach another ENI, for a reason that describes do not show. For some minutes, the
+// TestRefusalEnds: EC2 refuses to attach an ENI, for a reason that EC2's describes do not show. For some minutes, the
 // node makes few calls. If an operator detaches an ENI, the node tries again before these minutes end.
 func TestRefusalEnds(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
@@ -256,7 +256,7 @@ func TestHintFull(t *testing.T) {
 }
 
 // TestFullByOthers: an operator has assigned addresses to an ENI, and the registry does not have them. So EC2 refuses
-// as many addresses as the node wants. The ENI gets fewer addresses, and the pod gets one of them.
+// to assign the number of addresses that the node wants. The ENI gets fewer addresses, and the pod gets one of them.
 func TestFullByOthers(t *testing.T) {
 	for _, provision := range []lease.Provision{lease.ProvisionAssign, lease.ProvisionFull} {
 		t.Run(string(provision), func(t *testing.T) {

@@ -11,7 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// TestHintOfLast: EC2 refuses more addresses for an ENI, and then a new ENI. The hint is about the second refusal.
+// TestHintOfLast: EC2 refuses to assign addresses to an ENI, and then to create an ENI. The hint is about the second
+// refusal.
 func TestHintOfLast(t *testing.T) {
 	for _, first := range []string{"InsufficientFreeAddressesInSubnet", "PrivateIpAddressLimitExceeded"} {
 		w := newWorld(t, "m5.large", 28, 20)

@@ -68,7 +68,7 @@ func TestOtherInstance(t *testing.T) {
 	}
 }
 
-// TestInstanceAsked: the node asks metadata which instance it is once after each boot, and not in each growth.
+// TestInstanceAsked: the node reads its instance ID from metadata once after each boot, and not in each growth.
 func TestInstanceAsked(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, wires *wires) {
 		w.mustAcquire(1)

@@ -489,7 +489,7 @@ func (n *node) cool(pod string) {
 }
 
 // A runtime has functions for what happens after a kill: a runtime calls ADD and DEL, and a timer runs a collection.
-// For ipam alone, the functions start no processes, which would take most of the time.
+// For the kind alone, the functions run in the test's process, because to start processes would take most of the time.
 type runtime struct {
 	add, del func(pod string)
 	gc       func()

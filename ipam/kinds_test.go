@@ -139,7 +139,7 @@ type heard struct {
 }
 
 // TestKinds starts a pod during each hostility, with each kind. All kinds return the same error, and ask EC2 for the
-// same changes. The kind three is tried only if answers are lost.
+// same changes. The chain of three plugins meets only the hostilities in which answers are lost.
 func TestKinds(t *testing.T) {
 	nltest.Need(t, "root", "netns", "nftables", "ipvlan")
 	for _, h := range hostilities() {

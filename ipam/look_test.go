@@ -87,8 +87,8 @@ func TestThrottledWords(t *testing.T) {
 	}
 }
 
-// TestThrottledIsNotPrepared: while EC2 throttles the call that a growth needs, no ADD makes the describes before this
-// call.
+// TestThrottledIsNotPrepared: while EC2 throttles the call that a growth needs, no ADD makes the describes that would
+// come before this call.
 func TestThrottledIsNotPrepared(t *testing.T) {
 	for _, action := range []string{"CreateNetworkInterface", "AttachNetworkInterface", "AssignPrivateIpAddresses"} {
 		t.Run(action, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestThrottledIsNotPrepared(t *testing.T) {
 					wantThrottled(w, err, action)
 					cancel()
 				}
-				// One ADD asks EC2 again about the entries of a new registry, with two calls.
+				// One of the ADDs compares the new registry with EC2, by two calls.
 				if calls := w.EC2.Calls(); len(calls) > 2 {
 					w.Errorf("%d calls, such as %v", len(calls), calls[2])
 				}

@@ -44,8 +44,9 @@ func (w *world) collectOld() error {
 	return err
 }
 
-// TestMayNotDelete: the role may detach ENIs, but not delete them. One ENI is detached, and stays. Its slot is free for
-// new ENIs, and no collection detaches a further ENI. When the role may delete ENIs, all are deleted.
+// TestMayNotDelete: the role may detach ENIs, but not delete them. A collection detaches one ENI, which then stays in
+// EC2. The slot of this ENI is free for new ENIs, and no collection detaches a further ENI. When the role may delete
+// ENIs, all are deleted.
 func TestMayNotDelete(t *testing.T) {
 	inBubbleOf(t, "t9.old", func(c *ec2sim.Config) { c.InstanceTypes = capacityTypes }, func(w *world, _ *wires) {
 		w.emptyENIs()

@@ -23,7 +23,7 @@ func TestMissingNew(t *testing.T) {
 			t.Errorf("the pod had %s, and has %s", addr, again)
 		}
 
-		// If the ENI is not new, EC2's answer counts.
+		// Later, the ENI does not count as new any more, so the node believes EC2's answer.
 		time.Sleep(2 * known.Settled)
 		must(t, w.pool().Missing(w.Context(), eni))
 		if _, known := w.State().ENIs[eni]; known {

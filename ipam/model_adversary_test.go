@@ -32,7 +32,8 @@ type adversary struct {
 // slave of ens0 with the MAC address of an ENI.
 var adversaryLinks = []string{"lo", "ens0", "eth0"}
 
-// newAdversary makes the adversary's namespace, which processes of the node find as they find a pod's.
+// newAdversary makes the adversary's namespace. The node's processes find this namespace in the same way as the
+// namespaces of pods.
 func newAdversary(t *testing.T, k *kernel) *adversary {
 	t.Helper()
 	ns, path := nltest.NS(t, "model-adversary")

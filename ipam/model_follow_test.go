@@ -305,7 +305,7 @@ func (p *pair) verify() {
 	}
 }
 
-// idle reports whether a process of the node can begin that needs the lock "grow" or "collect".
+// idle reports whether the node runs, and the locks "grow" and "collect" are both free.
 func (f *follower) idle() bool {
 	return f.machine == machineRuns && !f.locked("grow") && !f.locked("collect")
 }

@@ -326,9 +326,9 @@ func (k *kernel) unplug(t testing.TB, eni string) {
 	}
 }
 
-// slavesGo removes addresses from pods: those for which the function of returns true. The kernel does so when it
-// deletes an ENI's link, because it also deletes the slaves of this link. The pods' pairs, and the routes through them,
-// stay.
+// slavesGo calls the function of with each address of a pod. If the result is true, it removes the address from the
+// pod. The kernel does so when it deletes an ENI's link, because it also deletes the slaves of this link. The pods'
+// pairs, and the routes through them, stay.
 func (k *kernel) slavesGo(t testing.TB, of func(netip.Addr) bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

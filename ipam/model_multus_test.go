@@ -107,8 +107,8 @@ func (m *model) further() {
 	}
 }
 
-// newFurther returns a new attachment net1 of a pod, or nil. It has the same key as an earlier net1 of this pod in this
-// network.
+// newFurther returns a new attachment net1 of a pod, or nil. If the pod already had a net1 in the same network, the new
+// attachment replaces it, because both have the same key.
 func (m *model) newFurther(of *modelPod) *modelPod {
 	i := of.policy
 	var others []int

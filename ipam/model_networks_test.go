@@ -136,7 +136,7 @@ func (m *model) allow() {
 	}
 }
 
-// noteBegun records the unfinished ENIs, and since when they exist.
+// noteBegun records each unfinished ENI, with the time when the model first saw it.
 func (m *model) noteBegun() {
 	for _, e := range m.EC2.ENIs() {
 		_, noted := m.begunAt[e.ID]

@@ -15,15 +15,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
-// TestModelAtOnce plays histories of TestModel's model in real time, with processes that run at once. Each process has
-// its own files for the locks.
+// TestModelAtOnce plays histories of TestModel's model in real time, with processes that run at once. Each process
+// opens the lock files itself.
 func TestModelAtOnce(t *testing.T) {
 	n := 150
 	if testing.Short() {
 		n = 5
 	}
 	simtest.Credentials(t)
-	playAll(t, 0, n, 4, oneKernel, func(t *testing.T, k *kernel, seed uint64) { // they mostly wait
+	playAll(t, 0, n, 4, oneKernel, func(t *testing.T, k *kernel, seed uint64) { // the processes mostly wait
 		defer k.end(t)
 		m := newModel(t, k, filepath.Join(simtest.Memory(t), "state"), seed, true)
 		for i := range m.policies {

@@ -206,8 +206,8 @@ func (m *model) acquire(p *modelPod) error {
 	return err
 }
 
-// obtain gets an address as an ADD does. It waits for the link of the address's ENI in appears, and not in the kernel:
-// the bubble's time would stand still there.
+// obtain gets an address as an ADD does. To wait for the link of the address's ENI, it calls appears. A wait in the
+// kernel would stop the bubble's time.
 func (m *model) obtain(
 	ctx context.Context, pool *Pool, o lease.Owner, take func(context.Context, lease.Owner) (lease.Allocation, error),
 ) (lease.Allocation, error) {
@@ -288,7 +288,8 @@ func (m *model) answered(p *modelPod, all ...lease.Allocation) {
 	}
 }
 
-// choose returns one of the pods for which the function so returns true and no ADD is under way, or nil.
+// choose returns a pod that meets the condition so, and that has no ADD under way. If there is no such pod, choose
+// returns nil.
 func (m *model) choose(so func(*modelPod) bool) *modelPod {
 	var those []*modelPod
 	for _, p := range m.pods {
@@ -381,7 +382,7 @@ func (m *model) collect() {
 	m.collectNow(c, m.fate())
 }
 
-// begun reports whether a collection has something to finish for which it waits until a growth has ended.
+// begun reports whether a collection would wait for a growth to end, because the collection has something to finish.
 func (m *model) begun() bool {
 	s, err := m.view()
 	return err != nil || known.Due(s) || s.Blank() || lease.AnyToRelease(s)

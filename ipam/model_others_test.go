@@ -23,7 +23,7 @@ import (
 //
 // The node cannot know what others take before it looks. Until then, a pod may get an address that is gone. A
 // collection notices the loss if it begins at least two minutes later, and EC2 and metadata answer it correctly. After
-// it, no pod may get the address.
+// this collection, no pod may get the address.
 const noticed = 2 * time.Minute // longer than EC2 lags behind itself, and the metadata behind EC2
 
 // others launches the second node in some histories, and makes ENIs that the node under test must not change.
@@ -179,8 +179,9 @@ func (m *model) excused(eni string, a netip.Addr) bool {
 	return one || all || slices.ContainsFunc(m.lost, func(t taken) bool { return t.cidr.Contains(a) })
 }
 
-// notice forgets the losses that a collection must have noticed; began is the time when the collection began. It
-// notices no lost address of an ENI that has just grown, because EC2 may not show all addresses of this ENI yet.
+// notice forgets the losses that a collection must have noticed; began is the time when the collection began. The
+// collection notices no lost address of an ENI that has just grown, because EC2 may not show all addresses of this ENI
+// yet.
 func (m *model) notice(began time.Time) {
 	s, err := m.view()
 	must(m, err)

@@ -21,11 +21,11 @@ import (
 
 // In some histories, operators and cloud-init run new-interface. A run may end at any call, or while it waits for the
 // link. The same command then runs again, at once, later or never. A command that is repeated until it answers makes
-// one ENI. After its answer, it makes another. Different commands have different ENIs, except that a command may
-// continue with the ENI of another command that differs only in numbers.
+// one ENI. If it runs again after its answer, it makes another ENI. Different commands have different ENIs, except that
+// a command may continue with the ENI of another command that differs only in numbers.
 //
 // In some cases, a command may make a second ENI. Either an ADD has attached the first one below the index of the
-// command, because of interfaceIndex. Or no process could know the first one: the registry was lost, its clock was set,
+// command, because of interfaceIndex. Or no process could know the first one: the registry was lost, the clock was set,
 // or the intent has ended before the attachment. The first ENI is then left for eni-gc. An ENI that an operator has
 // detached may be the answer to another command when it is attached again.
 
@@ -181,7 +181,8 @@ func (m *model) verifyAnswer(c *command, id string) {
 	m.answers[id] = m.sighting()
 	made, is := c.made[id]
 	for other, when := range c.made {
-		// If so, the other ENI was made without knowledge of this one, or the node has found this one only now.
+		// If lost is true, the other ENI was made without knowledge of this one, or the node has found this one only
+		// now.
 		lost := m.moved[id] || is && made.losses < m.losses
 		e := m.find(other)
 		below := e != nil && e.Instance == m.ID && e.Index < c.spec.MinIndex // an ADD has attached it, for pods
@@ -280,7 +281,8 @@ func (m *model) verifyMade() {
 	}
 }
 
-// noteOutlives records an ENI if EC2 has refused its DeleteOnTermination for so long that no process tries again.
+// noteOutlives records an ENI if EC2 has refused to set its DeleteOnTermination for so long that no process tries
+// again.
 func (m *model) noteOutlives(c ec2sim.Call) {
 	id := c.Params["NetworkInterfaceId"]
 	if c.Action != book.ModifyAction || c.Code == "" && !c.Lost {

@@ -147,7 +147,7 @@ func (m *model) verifyApart(p *modelPod, nic int, all []lease.Allocation) {
 	}
 }
 
-// policyOf returns the policy of the interface of a pod that has an address.
+// policyOf returns the policy of the pod's interface that has the address a.
 func (m *model) policyOf(p *modelPod, a netip.Addr) lease.Policy {
 	of := p.asked
 	return of[slices.Index(p.addrs, a)/len(of[0].Families)%len(of)]

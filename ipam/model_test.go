@@ -161,7 +161,7 @@ type model struct {
 	taken  map[netip.Addr]time.Time // what an operator has taken from the node, and when, until the node can know
 	away   map[string]time.Time     // ENIs that an operator has detached, and when, until the node can know
 	lost   []taken
-	ended  map[netip.Addr]ending // what pods had, and the end of the last of them
+	ended  map[netip.Addr]ending // the end of the last pod that had the address
 
 	conf   *lease.Config         // of histories in which pods ask for their interfaces
 	common lease.Policy          // that collections find in conf
@@ -179,7 +179,7 @@ type model struct {
 
 	cut   bool   // the node has no way to EC2
 	calm  bool   // nothing happens to a process
-	other func() // what happens while a process waits, in histories of two nodes; nil: what can happen to one
+	other func() // plays what happens while a process waits, in histories of two nodes; nil: in others
 
 	mixed     bool                // a network may change less in EC2 than another one
 	noBoot    bool                // the node does not boot

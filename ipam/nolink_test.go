@@ -103,8 +103,8 @@ func (n *node) collect() {
 	}
 }
 
-// collectUntil runs collections until so returns true. While other tests end namespaces, a collection may be unable to
-// read one of these namespaces, and then releases nothing.
+// collectUntil runs collections until the registry meets the condition so. While other tests end namespaces, a
+// collection may be unable to read one of these namespaces, and then releases nothing.
 func (n *node) collectUntil(so func(*registry.State) bool) {
 	n.Helper()
 	for range 50 {
@@ -136,7 +136,7 @@ func TestDetachedENIIsPassedOver(t *testing.T) {
 	n.leasesAre()
 }
 
-// leasesAre checks that each pod has its address, and that no other pod has one.
+// leasesAre checks that each pod has a lease of its address, and that the registry has no other leases.
 func (n *node) leasesAre() {
 	n.Helper()
 	s := n.State()
@@ -322,7 +322,7 @@ func (n *node) unplug(e ec2sim.ENI) {
 	n.Plug(ec2sim.Change{Kind: ec2sim.Detached, Instance: n.ID, ENI: e})
 }
 
-// until waits until so returns true for the registry.
+// until waits until the registry meets the condition so.
 func (n *node) until(what string, so func(*registry.State) bool) {
 	n.Helper()
 	for !so(n.State()) {

@@ -98,9 +98,9 @@ func TestOffer(t *testing.T) {
 	}
 }
 
-// TestOfferFragmented: AWS reserves addresses in the first and the last /28 of a subnet, so the subnet has fewer /28
-// than it has room for. EC2 does not tell this. The node finds it out when a growth gets a single address instead of a
-// /28.
+// TestOfferFragmented: AWS reserves addresses in the first and the last /28 of a subnet, so the subnet has fewer free
+// /28 than its free addresses suggest. EC2's describes do not show this. The node notices this when a growth gets a
+// single address instead of a /28.
 func TestOfferFragmented(t *testing.T) {
 	config := lease.Config{InterfaceIndex: 1, MaxENIs: 2, PoolConfig: lease.PoolConfig{PrefixDelegation: new(true)}}
 	inSubnets(t, "c5.large", config, func(w *world, p lease.Policy) {
@@ -186,7 +186,7 @@ func TestLastSubnets(t *testing.T) {
 	}, "10.177.16.0/28")
 }
 
-// TestOfferRefused: after EC2 has refused an ENI, the node offers none until it asks again.
+// TestOfferRefused: after EC2 has refused to create an ENI, the Offer has no further ENI until the node asks EC2 again.
 func TestOfferRefused(t *testing.T) {
 	inSubnets(t, "c5.large", lease.Config{InterfaceIndex: 1}, func(w *world, p lease.Policy) {
 		w.mustAcquire(0)

@@ -14,10 +14,10 @@ import (
 )
 
 // noRequests is the configuration of another network of the node. No pod of this network may ask for an interface, and
-// an ENI with these groups serves all of its pods.
+// an ENI with these groups serves all pods of the network.
 const noRequests = `{"interfaceIndex": 1, "secGroupIds": ["sg-1"]}`
 
-// other is the ADD of a pod of another network, which asks for nothing.
+// other is the ADD of a pod of another network. This pod asks for nothing.
 func (w *world) other(n int) lease.Allocation {
 	w.Helper()
 	policies, err := w.policies(n, noRequests, "")

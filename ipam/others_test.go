@@ -127,7 +127,8 @@ func TestOthersENIDeniedChosen(t *testing.T) {
 		w.mustAcquire(n)
 	}
 	w.policy.Choice = lease.Choice{Addrs: []netip.Addr{netip.MustParseAddr("100.77.0.200")}}
-	// Before a growth makes the ENI, EC2 refuses the other one. After that, the growth passes over the other one.
+	// EC2 refuses to assign the address to the other ENI. The growth then passes over this ENI, and creates one of
+	// ours.
 	w.EC2.Fail("AssignPrivateIpAddresses", "UnauthorizedOperation", 1)
 	if a, err := w.acquire(5); err != nil || !slices.Equal(a.Addrs, w.policy.Choice.Addrs) {
 		t.Errorf("the pod has %v: %v", a.Addrs, err)
@@ -242,7 +243,7 @@ func TestOthersENIUnknown(t *testing.T) {
 	})
 }
 
-// TestOthersENIFull: a full node says which ENI of others takes a slot.
+// TestOthersENIFull: if the instance is full, the error of an ADD says which ENI of others takes a slot.
 func TestOthersENIFull(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.SecurityGroups, w.policy.MaxENIs = []string{"sg-1"}, 2

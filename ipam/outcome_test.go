@@ -125,7 +125,7 @@ func TestReleaseOutcomes(t *testing.T) {
 // lagging ends the names of cases in which EC2 lags behind itself.
 const lagging = "EC2 lags"
 
-// lagsBehind makes EC2 describe an ENI as it is now, whatever changes, if a process asks for this ENI alone.
+// lagsBehind makes EC2 answer describes of only this ENI with the present state of the ENI, whatever changes later.
 func (w *world) lagsBehind(eni string) {
 	w.Helper()
 	var now []byte
@@ -262,7 +262,8 @@ func TestDeallocateIPv6(t *testing.T) {
 }
 
 // TestDeallocateLost: an operator releases an address, and EC2's answer is lost. A collection or the repeated command
-// finishes the release. The address has no owner, so any pod may get it before the release.
+// finishes the release. If the node learns the address from metadata before, the address has no owner, so any pod may
+// get it.
 func TestDeallocateLost(t *testing.T) {
 	for name, finish := range map[string]func(*world, netip.Addr){
 		"collection": func(w *world, _ netip.Addr) { w.collect() },
@@ -373,8 +374,8 @@ func TestDeallocateMoved(t *testing.T) {
 	})
 }
 
-// TestDeallocateThrottled: EC2 throttles the first of two calls. There is no second call, and the named addresses are
-// free.
+// TestDeallocateThrottled: an operator releases addresses of two ENIs, and EC2 throttles the call about the first ENI.
+// There is no call about the second ENI, and the named addresses stay free.
 func TestDeallocateThrottled(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 0
@@ -520,7 +521,7 @@ func TestStrayEndsCreation(t *testing.T) {
 	w.consistent()
 }
 
-// TestStrangeCreation: EC2 returns the ID of an old ENI as that of a new one. No pod gets an address of this ENI.
+// TestStrangeCreation: EC2 answers a creation with the ID of an old ENI. No pod gets an address of this ENI.
 func TestStrangeCreation(t *testing.T) {
 	w := newWorld(t, "m5.large", 20, 20)
 	w.policy.Batch = 10
@@ -550,8 +551,8 @@ func TestStrangeCreation(t *testing.T) {
 	w.noneElsewhere()
 }
 
-// TestCreateWithoutTags: a role that may not create tags creates an ENI without tags. This is another call, with its
-// own client token, and a repetition after a lost answer has the same token.
+// TestCreateWithoutTags: the role may not create tags, so the node creates an ENI without tags. The call without tags
+// has a client token of its own. When its answer is lost, the repeated call has the same token.
 func TestCreateWithoutTags(t *testing.T) {
 	c := podSubnets(24)
 	c.Denied = []string{"CreateTags"}
@@ -577,7 +578,8 @@ func TestCreateWithoutTags(t *testing.T) {
 	w.consistent()
 }
 
-// TestProvisionAgain: new-interface gets no answer about its ENI, and an operator runs it again. There is one ENI.
+// TestProvisionAgain: new-interface gets no answer about its ENI, and an operator runs new-interface again. There is
+// one ENI.
 func TestProvisionAgain(t *testing.T) {
 	spec := forNode
 	spec.SecurityGroups = []string{"sg-2", "sg-1"}
@@ -601,8 +603,9 @@ func TestProvisionAgain(t *testing.T) {
 	}
 }
 
-// TestProvisionWithoutAnswer: new-interface is killed after the registry has its ENI: while new-interface waits for the
-// link, or when an ADD has finished its calls. If an operator runs it again, there is one ENI.
+// TestProvisionWithoutAnswer: new-interface is killed, and the registry has its ENI. Either new-interface was waiting
+// for the link, or an ADD has made the remaining calls about the ENI. If an operator runs new-interface again, there is
+// one ENI.
 func TestProvisionWithoutAnswer(t *testing.T) {
 	again := func(w *world) {
 		w.Helper()
@@ -633,7 +636,8 @@ func TestProvisionWithoutAnswer(t *testing.T) {
 }
 
 // TestProvisionBetween: new-interface is killed between the creation and the attachment of its ENI. Before an operator
-// runs it again, a collection runs, or an ADD comes whose pod must not get an address of this ENI. There is one ENI.
+// runs new-interface again, a collection runs, or an ADD comes whose pod must not get an address of this ENI. In the
+// end, there is one ENI.
 func TestProvisionBetween(t *testing.T) {
 	for name, between := range map[string]func(*world){
 		"collection": func(w *world) { w.collect() },

@@ -156,7 +156,8 @@ func TestPeersLost(t *testing.T) {
 }
 
 // TestLostInAttachment: the registry is lost while EC2 attaches a new ENI. The growth then records the ENI in an empty
-// registry, with free addresses. Its pod gets all routes and the DNS server, as the same ADD does later.
+// registry, with free addresses. The result of this ADD has all routes and the DNS server. A repeated ADD has the same
+// result.
 func TestLostInAttachment(t *testing.T) {
 	for _, peers := range []bool{false, true} {
 		t.Run(fmt.Sprint("peers ", peers), func(t *testing.T) {

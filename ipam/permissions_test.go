@@ -21,7 +21,7 @@ import (
 )
 
 // A permitted configuration comes with the actions of the IAM policy that the tool prints for this configuration. A
-// test of the tool checks that these are the actions.
+// test of the tool checks that the printed policy has these actions.
 type permitted struct {
 	Name    string
 	Actions string

@@ -35,8 +35,8 @@ type world struct {
 	policy lease.Policy
 }
 
-// newWorld makes a VPC with a node of the type, a subnet for nodes, and subnets of the given lengths for pods. The
-// machine is unlikely to have these addresses.
+// newWorld makes a VPC with a node of the type, a subnet for nodes, and subnets for pods. The argument bits has the
+// prefix lengths of the pods' subnets. The test machine itself is unlikely to have addresses of this VPC.
 func newWorld(t *testing.T, instanceType string, bits ...int) *world {
 	t.Helper()
 	return buildWorld(t, instanceType, podSubnets(bits...))
@@ -566,7 +566,8 @@ func TestRetain(t *testing.T) {
 	}
 }
 
-// TestRouteMeansUsed: the node has a route to a pod whose namespace no process can read. The pod's address is in use.
+// TestRouteMeansUsed: the node has a route to a pod whose namespace no process can read. The pod's address counts as
+// used.
 func TestRouteMeansUsed(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 3

@@ -107,7 +107,7 @@ func TestFullestPrefix(t *testing.T) {
 		w.mustAcquire(n)
 	}
 	first := w.State().ENIs[w.EC2.ENIs()[1].ID].Prefixes[0].CIDR
-	for n := range 33 { // leave 4 pods in the first, 3 in the second
+	for n := range 33 { // leaves 4 pods in the first prefix, 3 in the second
 		a := w.State().Held(pod(n).Key)[0]
 		keep := first.Contains(a) && n < 4 || !first.Contains(a) && n > 29
 		if !keep {
@@ -124,7 +124,8 @@ func TestFullestPrefix(t *testing.T) {
 	w.wantWrites(map[string]int{})
 }
 
-// TestDualStack: the call that creates the ENI gets both families, and each pod has both on the same ENI.
+// TestDualStack: the call that creates an ENI also gets addresses of both families for the ENI. Each pod has an IPv4
+// and an IPv6 address of the same ENI.
 func TestDualStack(t *testing.T) {
 	w := newWorld6(t, "m5.large")
 	w.policy.Families = []lease.Family{lease.IPv4, lease.IPv6}
@@ -205,8 +206,8 @@ func TestWarmIPv6Only(t *testing.T) {
 	w.wantWrites(oneENI)
 }
 
-// TestWarmPool: a pool below warm.min leaves a mark, and Fill fills it. A collection keeps up to warm.max free
-// addresses.
+// TestWarmPool: when ADDs have left fewer free addresses than warm.min, there is a mark, and Fill gets addresses for
+// the pool. A collection keeps up to warm.max free addresses.
 func TestWarmPool(t *testing.T) {
 	for _, warm := range []registry.Warm{{Min: 4}, {Min: 4, Max: 6}} {
 		t.Run(fmt.Sprint(warm), func(t *testing.T) { warmPool(t, warm) })
@@ -334,7 +335,7 @@ func TestFewerPrefixes(t *testing.T) {
 }
 
 // TestPrefixBase: an ENI has lost a prefix, but a running pod has the first address of this prefix as a single address.
-// This address does not prove that the ENI still has the others.
+// This address does not prove that the ENI still has the other addresses of the prefix.
 func TestPrefixBase(t *testing.T) {
 	for name, loses := range map[string]func(*world, string, netip.Prefix){
 		"metadata shows the prefix": func(w *world, eni string, p netip.Prefix) {

@@ -94,8 +94,9 @@ type node struct {
 // subnetTags choose the pods' subnet.
 var subnetTags = map[string]string{"kubernetes_kubelet": "true"}
 
-// newNode launches an instance. Collections read all namespaces, so it has addresses that the machine and other tests
-// are unlikely to have. The function via wraps the handlers of the services "ec2" and "metadata".
+// newNode launches an instance. Collections read all namespaces of the machine, so the instance has addresses that the
+// machine and other tests are unlikely to have. The function via wraps the handlers of the services "ec2" and
+// "metadata".
 func newNode(t testing.TB, instanceType string, c ec2sim.Config, via func(string, http.Handler) http.Handler) *node {
 	t.Helper()
 	vpc := ec2sim.World(`

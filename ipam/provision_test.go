@@ -93,7 +93,7 @@ func TestProvisionUnseen(t *testing.T) {
 	}
 }
 
-// TestProvisionIndex: new-interface does not answer with an ENI below its device index.
+// TestProvisionIndex: new-interface does not answer with an ENI at a lower device index than the operator wants.
 func TestProvisionIndex(t *testing.T) {
 	second := forNode
 	second.MinIndex = 2
@@ -181,8 +181,8 @@ func TestProvisionOfAnother(t *testing.T) {
 	}
 }
 
-// TestProvisionMeanwhile: new-interface is interrupted, and a collection or an ADD comes before it is repeated. The
-// repeated command answers with the ENI of its first run.
+// TestProvisionMeanwhile: new-interface is interrupted, and a collection or an ADD comes before new-interface is
+// repeated. The repeated command answers with the ENI of its first run.
 func TestProvisionMeanwhile(t *testing.T) {
 	attached := func(w *world) string {
 		made := w.notAttached(forNode)

@@ -239,7 +239,7 @@ func TestHintOfFamilies(t *testing.T) {
 	})
 }
 
-// TestRefusedRelease: EC2 refuses to release one ENI. The collection releases the others.
+// TestRefusedRelease: EC2 refuses to detach or delete one ENI. The collection releases the other ENIs.
 func TestRefusedRelease(t *testing.T) {
 	for _, action := range []string{"DetachNetworkInterface", "DeleteNetworkInterface"} {
 		for _, r := range ofOne {

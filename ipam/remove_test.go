@@ -155,8 +155,8 @@ func TestInherited(t *testing.T) {
 	}
 }
 
-// TestRemoveForeignDenied: an operator removes an ENI that serves no pods, and the role may not detach it. The ENI
-// still serves no pods.
+// TestRemoveForeignDenied: an operator tries to remove an ENI that serves no pods, and the role may not detach the ENI.
+// Afterwards, the ENI still serves no pods.
 func TestRemoveForeignDenied(t *testing.T) {
 	w := newTwoNodes(t)
 	w.Edit(func(s *registry.State) { s.Edit(w.eni, (*registry.ENI).Disown) })
@@ -469,8 +469,9 @@ func TestDetachInTurn(t *testing.T) {
 	}
 }
 
-// TestCollectThrottledDetach: EC2 throttles a collection that wants to detach an ENI of ours or on request, or the node
-// must still wait for its turn. Pods can have the ENI's addresses, because EC2 would throttle a growth, too.
+// TestCollectThrottledDetach: a collection wants to detach an ENI of ours, or an ENI on request. EC2 throttles this
+// call, or the node must still wait after an earlier throttling. Pods can get the ENI's addresses, because EC2 would
+// throttle a growth, too.
 func TestCollectThrottledDetach(t *testing.T) {
 	for name, throttle := range map[string]func(*world){
 		"refused": func(w *world) { w.EC2.Fail("DetachNetworkInterface", throttling, always) },
@@ -591,7 +592,7 @@ func TestCollectUnanswered(t *testing.T) {
 	}
 }
 
-// noEC2 answers as the metadata service does, but EC2 does not answer. It counts the requests to EC2.
+// noEC2 passes requests to the metadata service, and gives no answer to requests to EC2. It counts the requests to EC2.
 type noEC2 struct {
 	*wires
 	refuses  bool // without a connection, an error comes before the deadline
@@ -717,8 +718,8 @@ func TestCollectMayNotDetach(t *testing.T) {
 	w.consistent()
 }
 
-// busyDetach is an EC2 that throttles a collection whenever it detaches an ENI. Before it throttles for the first time,
-// it calls the function first.
+// busyDetach is an EC2 that throttles each DetachNetworkInterface of a collection. Before the first such refusal, it
+// calls the function in the field first.
 type busyDetach struct {
 	sim   *ec2sim.Sim
 	first func()
@@ -742,7 +743,7 @@ func (b *busyDetach) Do(r *http.Request) (*http.Response, error) {
 }
 
 // TestCollectThrottledGrowthDetaches: EC2 throttles a collection that wants to detach an ENI. Meanwhile a growth
-// detaches the same ENI for its slot. No pod gets an address of the ENI.
+// detaches the same ENI, because the growth needs the slot. No pod gets an address of the ENI.
 func TestCollectThrottledGrowthDetaches(t *testing.T) {
 	c := podSubnets(24)
 	c.DetachDelay = 4 * time.Second
@@ -776,8 +777,8 @@ func TestCollectThrottledGrowthDetaches(t *testing.T) {
 	w.consistent()
 }
 
-// TestCollectStuck: EC2 has not finished to detach two ENIs, one of ours and one on request. The collection still
-// releases idle addresses of other ENIs, and ends in time. When EC2 has finished, a collection continues.
+// TestCollectStuck: EC2 is still detaching two ENIs, one of ours and one on request. The collection still releases idle
+// addresses of other ENIs, and ends in time. When EC2 has finished, a collection continues.
 func TestCollectStuck(t *testing.T) {
 	const takes = time.Hour
 	inSlowBubble(t, "m5.2xlarge", takes, func(w *world, _ *wires) {

@@ -96,8 +96,8 @@ func (w *world) given(spec aws.ENISpec) aws.ENI {
 	return e
 }
 
-// TestRequestPool: a subnet and security groups make a pool. Pods with the same request share its ENI, and no other pod
-// gets an address of it. In the end, a collection deletes the ENI.
+// TestRequestPool: a request for a subnet or for security groups makes a derived pool. Pods with the same request share
+// the ENI of this pool, and no other pod gets an address of this ENI. In the end, a collection deletes the ENI.
 func TestRequestPool(t *testing.T) {
 	w := newCity(t, "m5.4xlarge")
 	for i, ask := range []string{`[{"subnet": "subnet-db"}]`, `[{"subnet": "subnet-db"}]`,
@@ -424,8 +424,8 @@ func TestRequestENILost(t *testing.T) {
 	w.consistent()
 }
 
-// TestRequestRefused: what a pod may not have, or cannot have, is refused before any change. The error names the key,
-// the wrong value, and the right one.
+// TestRequestRefused: a pod asks for something that it may not have, or cannot have. The ADD fails before any change in
+// EC2. The error names the key, the wrong value, and the right one.
 func TestRequestRefused(t *testing.T) {
 	w := newCity(t, "m5.large")
 	cloud := aws.New(w.cloud)
@@ -444,8 +444,8 @@ func TestRequestRefused(t *testing.T) {
 	good := w.given(aws.ENISpec{Subnet: "subnet-db"})
 	pools := w.mustAsk(2, "")[0].ID
 	w.mustAsk(3, "")
-	// An address is free for pods that ask for an ENI and a further interface. Otherwise EC2 would assign an address
-	// before the node checks the ENI.
+	// One address must be free for the further interface of a pod that also asks for an ENI. Otherwise EC2 would assign
+	// an address for this interface before the node checks the ENI.
 	w.end(3)
 	w.Age(hour)
 	had := fmt.Sprint(w.EC2.ENIs())
@@ -695,7 +695,7 @@ func TestRequestWithdrawn(t *testing.T) {
 	w.mustAsk(1, ask)
 	w.end(1)
 	w.Age(hour)
-	w.Edit(func(s *registry.State) { // as release does, and is killed then
+	w.Edit(func(s *registry.State) { // as a collection does before it is killed
 		id, _ := s.ENIOf(asked)
 		book.Withdraw(s, id, book.Releasable{Addrs: map[netip.Addr]time.Time{asked: {}}})
 	})
@@ -744,7 +744,7 @@ func TestRequestENILast(t *testing.T) {
 }
 
 // TestRequestLostBetween: the registry is lost after the pod has got its first interface. The ADD fails, because
-// otherwise another pod would get the first address.
+// otherwise another pod would get the address of the first interface.
 func TestRequestLostBetween(t *testing.T) {
 	w := newCity(t, "m5.large")
 	policies, err := w.policies(1, allowAll, `[{}, {}]`)

@@ -117,9 +117,9 @@ func (n *node) shell(command string) {
 	}))
 }
 
-// TestProcessRoutedGreedy: processes use addresses of an ENI that other pods have. One process has a veth pair of its
-// own. Another is in a routed pod, and gives its own end of the pair the addresses, neighbours and group of a routed
-// pair. No address counts as used because of this.
+// TestProcessRoutedGreedy: two namespaces have all addresses of an ENI, each with a neighbour. One namespace has both
+// ends of a veth pair, with the group of a routed pair. The other namespace is a routed pod's. Only the pod's own
+// address counts as used.
 func TestProcessRoutedGreedy(t *testing.T) {
 	nltest.Need(t, "nftables")
 	for _, lost := range []bool{false, true} {

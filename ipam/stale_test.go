@@ -41,7 +41,7 @@ func (w *world) rebootsStale() (eni string, gone netip.Addr, confess func()) {
 	return eni, gone, confess
 }
 
-// getNot gives pods all addresses of the node, and checks that none of them is the lost address; gone is this address.
+// getNot gives pods all addresses of the node, and checks that no pod gets the address gone, which the ENI has lost.
 func (w *world) getNot(gone netip.Addr) {
 	w.Helper()
 	for n := range 4 {
@@ -77,8 +77,8 @@ func TestStaleAfterBoot(t *testing.T) {
 }
 
 // TestStaleForHours: metadata does not change at all. After a loss of the registry, the node asks EC2 which addresses
-// its ENIs have. It also asks if another network may change nothing in EC2, or if the configuration cannot be read. The
-// same holds if an operator has removed the registry's directory.
+// its ENIs have. The node does so even if another network may change nothing in EC2, or if no process can read the
+// configuration. It also does so if an operator has removed the registry's directory.
 func TestStaleForHours(t *testing.T) {
 	for _, provision := range []lease.Provision{lease.ProvisionFull, lease.ProvisionAssign, lease.ProvisionNone, "?"} {
 		for _, loses := range []bool{false, true} {

@@ -41,7 +41,7 @@ func (s stranger) claim(t *testing.T, mac string, addrs ...netip.Addr) {
 }
 
 // TestStranger: a process without privileges gives its own links the addresses and the MAC address of an ENI. No
-// address counts as used because of this, neither of the ENI nor of a prefix, with an old registry or a new one.
+// address of the ENI or of its prefixes counts as used because of this, in the old registry or in a rebuilt one.
 func TestStranger(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		t.Run(fmt.Sprintf("registry lost %v", lost), func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestStranger(t *testing.T) {
 }
 
 // TestStrangerLeases: an earlier release has made leases for the addresses that a stranger claims. A collection ends
-// them.
+// these leases.
 func TestStrangerLeases(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 4

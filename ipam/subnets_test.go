@@ -16,8 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestNoSubnet: a mistake in subnetTags does not count as a full subnet. The pod's event says which tags the node
-// looked for, where, and which tags the subnets have.
+// TestNoSubnet: a mistake in subnetTags does not count as a full subnet. The error of the ADD names the wanted tags,
+// the VPC and the zone, and the tags that the subnets have.
 func TestNoSubnet(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -64,7 +64,8 @@ func (w *world) keeps(eni string) {
 	}
 }
 
-// TestTagsUnknownCancelled: a call to EC2 is canceled. This proves nothing about the role.
+// TestTagsUnknownCancelled: a call to EC2 is canceled. So the node still does not know whether the role may make this
+// call.
 func TestTagsUnknownCancelled(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		guest := w.attachForeign(map[string]string{book.TagNoManage: "true"})

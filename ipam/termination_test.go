@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// TestTerminationLater: EC2's answer to an attachment is lost. A collection finds this out, but EC2 refuses to set
-// DeleteOnTermination. The next collection tries again.
+// TestTerminationLater: EC2's answer to an attachment is lost. A collection finds the attached ENI, but EC2 refuses to
+// set DeleteOnTermination. A later collection tries again.
 func TestTerminationLater(t *testing.T) {
 	for _, refusal := range []string{"UnsupportedOperation", "UnauthorizedOperation", "InternalError"} {
 		t.Run(refusal, func(t *testing.T) {
@@ -48,8 +48,8 @@ func TestTerminationLater(t *testing.T) {
 	}
 }
 
-// TestTerminationNewInterface: when new-interface has attached an ENI, EC2 throttles the next call, or fails.
-// DeleteOnTermination is still set, also on a node that must not create ENIs.
+// TestTerminationNewInterface: when new-interface has attached an ENI, EC2 refuses the first attempts to set
+// DeleteOnTermination. The same run tries again, and sets the attribute, also on a node that must not create ENIs.
 func TestTerminationNewInterface(t *testing.T) {
 	for _, code := range []string{throttling, "InternalError"} {
 		for _, provision := range []lease.Provision{lease.ProvisionAssign, lease.ProvisionNone} {

@@ -18,8 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// TestTraced: a runtime calls the plugin within a trace. The lease log and the error have the ID of this trace. Those
-// of a call outside a trace do not.
+// TestTraced: a runtime calls the plugin within a trace. The lease log and the error have the ID of this trace. The
+// log's lines about a call outside a trace have no ID.
 func TestTraced(t *testing.T) {
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
 	log := filepath.Join(t.TempDir(), "leases.log")

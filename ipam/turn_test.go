@@ -108,8 +108,8 @@ func TestRefusedExecutes(t *testing.T) {
 	n.add("later")
 }
 
-// TestTurnKilled: the ADD that has its turn, or its GrowProgram, is killed while EC2 does not answer. One more
-// GrowProgram gets the addresses for the waiting ADDs, and nothing is left.
+// TestTurnKilled: the ADD that has its turn, or its GrowProgram, is killed while EC2 does not answer. One or two more
+// GrowPrograms get the addresses for the waiting ADDs. Nothing of the killed processes is left on the node or in EC2.
 func TestTurnKilled(t *testing.T) {
 	for name, kill := range map[string]func(parent *exec.Cmd, child int) error{
 		"parent": func(parent *exec.Cmd, _ int) error { return parent.Process.Kill() },

@@ -117,7 +117,7 @@ func TestReleaseAgainThrottled(t *testing.T) {
 	}
 }
 
-// TestCollectChosen: a collection unassigns at most as many chosen addresses as it may unassign addresses.
+// TestCollectChosen: Max also limits how many chosen addresses a collection unassigns.
 func TestCollectChosen(t *testing.T) {
 	for most, want := range map[int]int{0: 0, 1: 1, 2: 2, -1: 3} {
 		w := newWorld(t, "m5.large", 20)
@@ -138,8 +138,8 @@ func TestCollectChosen(t *testing.T) {
 
 // TestUnassignIncident: while EC2 does not answer, no process knows which addresses an ENI has lost, so pods cannot
 // have them. A collection tries only one ENI, so the other ENIs keep their addresses for new pods. The same holds for
-// chosen addresses. If the answer to a call is lost, its addresses
-// count towards the limit of the collection.
+// chosen addresses. If the answer to a call is lost, the addresses of this call count towards the limit of the
+// collection.
 func TestUnassignIncident(t *testing.T) {
 	for _, tt := range []struct {
 		chosen    []int // of these ENIs, the free addresses were chosen by pods

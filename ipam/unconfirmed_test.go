@@ -50,7 +50,8 @@ func (w *world) loseWhileUnassigning() (pods, gone, left netip.Addr) {
 	return pods, gone, left
 }
 
-// TestUnconfirmedAfterLoss: no pod gets an address that is gone, but was listed when the registry was rebuilt.
+// TestUnconfirmedAfterLoss: no pod gets an address that has left the ENI, but that metadata still listed when the
+// registry was rebuilt.
 func TestUnconfirmedAfterLoss(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	_, gone, left := w.loseWhileUnassigning()

@@ -91,7 +91,8 @@ func TestNoProgress(t *testing.T) {
 	})
 }
 
-// TestNotRunning: if an instance does not run, this says nothing about its number of ENIs.
+// TestNotRunning: EC2 refuses to attach an ENI, because the instance does not run. The node must not take the instance
+// for full.
 func TestNotRunning(t *testing.T) {
 	for _, code := range []string{"InvalidParameterValue", "IncorrectInstanceState"} {
 		t.Run(code, func(t *testing.T) {

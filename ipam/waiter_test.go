@@ -49,7 +49,8 @@ func TestWaiterEnds(t *testing.T) {
 }
 
 // TestGaveUp: a runtime repeats an ADD that has given up while EC2 throttled. So a growth for another ADD also gets an
-// address for this ADD. This ends when as many ADDs have come as had given up, or when their time to come back is over.
+// address for the ADD that has given up. This ends when as many ADDs have come as had given up, or when the time for
+// their repetition is over.
 func TestGaveUp(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	givesUp := func(pool string, pods ...int) {
@@ -98,7 +99,7 @@ func TestGaveUp(t *testing.T) {
 	w.mustAcquire(2)
 	want(3, 1, 3, 4)
 	w.mustAcquire(5) // counts as pod 1, which a runtime repeats with another container ID
-	w.mustAcquire(6) // 3
+	w.mustAcquire(6) // counts as pod 3
 	want(3, 4)
 
 	throttles(registry.MostBackoff)
@@ -147,7 +148,7 @@ func TestFreedWhileWaiting(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.ReuseWait = 0
 	freed := w.mustAcquire(1)
-	unlock, err := w.pool().Registry.Lock(t.Context(), "grow") // as an ADD does that EC2 does not answer
+	unlock, err := w.pool().Registry.Lock(t.Context(), "grow") // like an ADD that gets no answer of EC2
 	must(t, err)
 	defer unlock()
 	ctx, ends := context.WithCancel(t.Context())

@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestGrownByPrefix: AddPrefixes also records when an ENI with only a /80 grew, because EC2 may not show a new ENI yet.
-// A later prefix does not change this time.
+// TestGrownByPrefix: EC2 may not show a new ENI yet, so the registry records when an ENI grew. AddPrefixes records this
+// time also for an ENI that has only a /80. AddPrefixes keeps a time that is already recorded.
 func TestGrownByPrefix(t *testing.T) {
 	s := &registry.State{ENIs: map[string]registry.ENI{}}
 	cidrs := []netip.Prefix{netip.MustParsePrefix("2001:db8:77:1:2::/80")}

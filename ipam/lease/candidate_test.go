@@ -13,8 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestPlaces: the ENI with the most leases comes first. An ENI for whose link ADDs wait comes after those with links.
-// An ENI whose link has vanished or never came is not in the list.
+// TestPlaces: the ENI with the most leases comes first. If ADDs still wait for the link of an ENI, this ENI comes after
+// the ENIs with links. An ENI whose link has vanished or never came is not in the list.
 func TestPlaces(t *testing.T) {
 	r, err := registry.Open(filepath.Join(t.TempDir(), "state"))
 	if err != nil {
@@ -64,7 +64,7 @@ func TestPlaces(t *testing.T) {
 }
 
 // TestPruneOwned: a pod has chosen its address, and its network has a long reuseIPWait. An ADD of another network must
-// not forget the pod, or the time when the address became free.
+// leave the pod, and the time when the address became free, in the registry.
 func TestPruneOwned(t *testing.T) {
 	r, err := registry.Open(filepath.Join(t.TempDir(), "state"))
 	if err != nil {

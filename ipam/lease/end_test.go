@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestNoLongerThere: an ADD or a DEL releases the addresses that the attachment has. An address that has left its ENI
-// meanwhile does not become free.
+// TestNoLongerThere: an ADD or a DEL ends all leases of its attachment. An address that has left its ENI meanwhile does
+// not become free.
 func TestNoLongerThere(t *testing.T) {
 	there, gone := netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("10.0.0.6")
 	o := Owner{Key: registry.Key{Network: "net", Attachment: plugin.Attachment{ContainerID: "c1", IfName: "eth0"}}}

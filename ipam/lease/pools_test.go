@@ -133,8 +133,8 @@ func TestPermissionFirst(t *testing.T) {
 		})
 		return n, err
 	}
-	// The race detector makes each sync.Pool drop objects, so this is more than needed otherwise. It is far less than
-	// one allocation for each object of the text.
+	// The race detector makes each sync.Pool drop objects, so this limit is higher than needed without it. The limit is
+	// far lower than one allocation for each object of the text.
 	const few = 50
 	const refused = `pod shop/p asks for interfaces, and the key "requests" does not allow the namespace "shop" to ask`
 	for _, text := range []string{"[{}]", "no JSON", "", `[{"ip": "10.0.0.7"}]`,

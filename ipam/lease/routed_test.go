@@ -90,8 +90,8 @@ func TestDataPath(t *testing.T) {
 	}
 }
 
-// TestRoutedRequests: a routed pod can have only one interface, and cannot ask for a whole ENI. Other requests are
-// allowed.
+// TestRoutedRequests: a routed pod can have only one interface, and cannot ask for a whole ENI. A routed pod can make
+// all other requests.
 func TestRoutedRequests(t *testing.T) {
 	const config = `{"secGroupIds": ["sg-1"], "dataPath": "veth", "pools": {
 		"slaves": {"namespaces": ["slaves"], "dataPath": "ipvlan"}}, "requests": [{"namespaces": ["*"],

@@ -13,9 +13,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
-// TestThousandNodes: a thousand nodes start at the same time, and see the same free addresses. Each subnet gets first
-// ENIs in proportion to its free addresses, and no subnet becomes full. The second ENI of a node is in another subnet
-// than its first ENI.
+// TestThousandNodes: a thousand nodes start at the same time, and see the same free addresses. The nodes create their
+// first ENIs in all subnets, in proportion to the subnets' free addresses. No subnet becomes full. The second ENI of a
+// node is in another subnet than its first ENI.
 func TestThousandNodes(t *testing.T) {
 	const nodes = 1000
 	simtest.Credentials(t)

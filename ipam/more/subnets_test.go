@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// TestNearest: the text names the subnet that has most of the wanted tags. A subnet that has a tag with another value
-// counts more than a subnet without the tag.
+// TestNearest: the text names the subnet with the largest number of the wanted tags. A subnet that has a tag with
+// another value counts more than a subnet without the tag.
 func TestNearest(t *testing.T) {
 	subnet := func(id string, tags ...string) aws.Subnet {
 		n := aws.Subnet{ID: id, CIDR: netip.MustParsePrefix("10.0.0.0/24"), Tags: map[string]string{}}
