@@ -56,7 +56,7 @@ func slow(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestRetry counts the attempts of Assign, which has no client token, and of Detach, which may be repeated.
+// TestRetry counts the attempts of Assign, which has no client token, and of DetachENI, which is harmless to repeat.
 func TestRetry(t *testing.T) {
 	assign := func(ctx context.Context, c *aws.Client) error {
 		_, err := c.Assign(ctx, "eni-1", 1)

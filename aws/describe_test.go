@@ -91,8 +91,7 @@ func TestWholeENI(t *testing.T) {
 	})
 }
 
-// TestDualStackSubnet: EC2 still lists a subnet's former IPv6 CIDRs, and a subnet may have
-// no IPv4.
+// TestDualStackSubnet: EC2 still lists the former IPv6 CIDRs of a subnet. A subnet may also have no IPv4.
 func TestDualStackSubnet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const association = `<item><ipv6CidrBlock>%s</ipv6CidrBlock><ipv6CidrBlockState><state>%s</state></ipv6CidrBlockState></item>`

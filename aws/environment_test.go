@@ -25,7 +25,7 @@ func TestEndpointOfRegion(t *testing.T) {
 	tests := []struct {
 		name   string
 		env    []string // names and values
-		region string   // of the metadata service
+		region string   // the region that metadata shows
 		want   string
 	}{
 		{"a region", []string{"AWS_REGION", "eu-north-1"}, "", "https://ec2.eu-north-1.amazonaws.com for eu-north-1"},

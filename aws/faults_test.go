@@ -70,7 +70,7 @@ func TestThrottled(t *testing.T) {
 func TestLyingMetadata(t *testing.T) {
 	for name, c := range map[string]struct {
 		lie  func(eni string) ec2sim.Lie
-		want int // ENIs
+		want int // number of returned ENIs
 	}{
 		"forgotten":        {ec2sim.ForgetENI, 1},
 		"all keys missing": {ec2sim.HideENI, 1},

@@ -236,7 +236,7 @@ func TestMetadataFaults(t *testing.T) {
 }
 
 // TestMetadataBusy: metadata answers "not now". The Client must repeat the request for some seconds, both for a token
-// and for a value. If there is no answer at all, it must not repeat the request.
+// and for a value. If metadata does not answer at all, the Client must not repeat the request.
 func TestMetadataBusy(t *testing.T) {
 	m := tree{"/latest/meta-data/mac": "0a:00:00:00:00:01", "/latest/meta-data/network/interfaces/macs/": ""}
 	for _, status := range []int{429, 500, 503} {

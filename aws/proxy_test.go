@@ -149,7 +149,7 @@ func TestEndpointByProxy(t *testing.T) {
 	for _, tt := range []struct {
 		name, region string // region is the region of the instance
 		env          []string
-		want         string // the host
+		want         string // the host that the process must ask
 	}{
 		{"a region", "eu-west-1", nil, "ec2.eu-west-1.amazonaws.com"},
 		{"FIPS", "us-east-1", []string{"AWS_USE_FIPS_ENDPOINT=true"}, "ec2-fips.us-east-1.amazonaws.com"},

@@ -189,7 +189,8 @@ func TestRequests(t *testing.T) {
 	})
 }
 
-// TestRefusals checks that the simulator refuses the same calls as EC2.
+// TestRefusals makes calls that EC2 refuses. It checks that the simulator refuses them, and which error the Client
+// returns.
 func TestRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sim, node, c := world(t, "m5.large")
