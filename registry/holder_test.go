@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// TestHolder stops a process that holds the lock of the registry. Another process gives up waiting for the lock. Its
-// error must name the stopped process, and say what to do.
+// TestHolder stops a process that holds the lock of the registry. Another process gives up waiting for the lock. The
+// error of this second process must name the stopped process, and say what to do.
 func TestHolder(t *testing.T) {
 	if _, err := exec.LookPath("flock"); err != nil {
 		t.Fatal(err) // util-linux is essential on Debian

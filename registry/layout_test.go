@@ -149,8 +149,8 @@ func TestLayoutRead(t *testing.T) {
 	}
 }
 
-// TestLaterFields: an entry has fields of a later release. They must be ignored, and kept. A null must count as the
-// zero value.
+// TestLaterFields: an entry has fields of a later release. The codec must ignore these fields, and keep them. A null
+// must count as the zero value.
 func TestLaterFields(t *testing.T) {
 	const b = `{"colour":null,"schema_version":1,"leases":{"10.0.0.1":{"network":"n","containerID":"c","ifname":"eth0","mood":["x]",{"y":"\"}"}],"eni":"eni-1","bound":true,"since":null,"age":1.5e3}},"enis":null,"size":[]}`
 	s, err := parseState([]byte(b), then)

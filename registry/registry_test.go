@@ -265,7 +265,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestBadFiles: a file cannot be parsed. It must not be lost, and an ADD must succeed.
+// TestBadFiles: the registry's file cannot be parsed. This file must not be lost, and the next change must succeed.
 func TestBadFiles(t *testing.T) {
 	for _, tt := range []struct{ name, content string }{
 		{"empty", ""},

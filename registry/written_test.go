@@ -190,7 +190,8 @@ func TestWrittenStale(t *testing.T) {
 }
 
 // TestOthersStayUnread: an ADD and a DEL must parse only two leases: the attachment's own lease, and the lease of an
-// address that is a hint. All other leases are broken in this test, and must stay unchanged.
+// address that is a hint. In this test, all leases except the attachment's own are broken. Those that the commands need
+// not parse must stay unchanged.
 func TestOthersStayUnread(t *testing.T) {
 	s := newState()
 	a := fill(s, 250)
@@ -220,7 +221,7 @@ func TestOthersStayUnread(t *testing.T) {
 	}
 	s.EndOf(own, time.Now(), time.Time{}, free, a)
 	file = encoded(t, s)
-	// The lease of the hinted address is broken, so its owner is unknown. This lease has ended, too.
+	// The lease of the hinted address is broken, so its owner is unknown. The DEL has ended this lease, too.
 	if n := bytes.Count(file, []byte(`"eni":!`)); n != 199 || s.Leases.Len() != 199 || s.Free.Len() != 51 {
 		t.Errorf("%d leases are as they were, of %d; %d are free", n, s.Leases.Len(), s.Free.Len())
 	}

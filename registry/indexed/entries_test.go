@@ -155,7 +155,7 @@ func TestEntriesChanged(t *testing.T) {
 			h.guests.Delete(netip.MustParseAddr("10.0.0.1"))
 			h.guests.Set(netip.MustParseAddr("10.0.0.2"), guest{"Jim", 3})
 			h.guests.Set(netip.MustParseAddr("10.0.0.3"), guest{"Al", 3})
-			h.guests.Set(netip.MustParseAddr("10.0.0.4"), guest{"Al", 4}) // the same
+			h.guests.Set(netip.MustParseAddr("10.0.0.4"), guest{"Al", 4}) // the same value as before
 			want := []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")}
 			if got := slices.Collect(h.guests.Changed()); !slices.Equal(got, want) {
 				t.Errorf("changed: %v, want %v", got, want)
@@ -232,7 +232,7 @@ func TestEntriesStayText(t *testing.T) {
 }
 
 // TestEntriesChangeInLoops sets and deletes entries in a range loop. As with a map, the loop must visit an entry once
-// if it exists all the time. It must not visit an entry that was deleted before its turn.
+// if the entry exists during the whole loop. It must not visit an entry that was deleted before its turn.
 func TestEntriesChangeInLoops(t *testing.T) {
 	for range 500 {
 		var h house
