@@ -69,7 +69,7 @@ func TestAnswersEnd(t *testing.T) {
 		for began := time.Now(); time.Since(began) < 2*known.KeptLife+known.KeptLife/2; {
 			w.givesUp(2)
 		}
-		if n := w.EC2.Asked("DescribeSubnets"); n != 3 { // the second ADD, and ten and twenty minutes later
+		if n := w.EC2.Asked("DescribeSubnets"); n != 3 { // by the second ADD, and ten and twenty minutes later
 			w.Errorf("in 25 minutes, ADDs have asked %d times for subnets, want 3", n)
 		}
 		time.Sleep(known.JustNow + time.Minute)

@@ -138,7 +138,7 @@ func TestCodesOfAttach(t *testing.T) {
 			nil, "", 2, 2},
 		{attach, "InvalidParameterValue", "Instance 'i-1' is not 'running'.", always, aws.ErrNotRunning, "", 1, 1},
 		{attach, "AttachmentLimitExceeded", "", always, aws.ErrInstanceFull, "", 1, 1},
-		{attach, "InvalidNetworkInterfaceID.NotFound", "", 2, nil, "", 3, 2}, // the ENI is new
+		{attach, "InvalidNetworkInterfaceID.NotFound", "", 2, nil, "", 3, 2}, // EC2 may not find a new ENI at first
 		{attach, "InvalidNetworkInterface.InUse", "", 1, aws.ErrInUse, "", 1, 2},
 		{attach, "IncorrectState", "", 1, nil, "", 2, 2},
 		{attach, "IncorrectInstanceState", "", 1, nil, "", 2, 2},
@@ -185,7 +185,8 @@ func TestCodesOfPrefixes(t *testing.T) {
 	refusal{"AssignPrivateIpAddresses", "InsufficientAddressCapacity", "", 1, nil, "", 2, 2}.meet(w, 3)
 }
 
-// TestQuota: if the account can have no more ENIs, not every ADD asks EC2 for an ENI.
+// TestQuota: EC2 refuses to create an ENI, because the account's quota is used up. For some time, the next ADDs do not
+// ask EC2 to create an ENI.
 func TestQuota(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	refusal{"CreateNetworkInterface", "NetworkInterfaceLimitExceeded", "", 1, aws.ErrQuota, "quota", 1, 1}.meet(w, 0)

@@ -38,8 +38,8 @@ func TestTidiedAgain(t *testing.T) {
 	}
 }
 
-// TestTidyRouted: a collection removes what serves only routed pods, although other pods exist. It removes nothing if a
-// lease may belong to a routed pod that is about to start.
+// TestTidyRouted: pods of the node have slaves, and no pod is routed. A collection removes the table that serves only
+// routed pods. It leaves the table if a lease may belong to a routed pod that is about to start.
 func TestTidyRouted(t *testing.T) {
 	nltest.Need(t, "nftables")
 	table := nl.Table{Family: "inet", Name: nl.ENITable}

@@ -134,8 +134,9 @@ func inDrainingBubbles(t *testing.T, f func(w *world, asked bool)) {
 	}
 }
 
-// TestDrainKilledGrowth: a collection has marked an ENI as draining. Before it can detach the ENI, a growth that needs
-// the slot detaches the ENI, and is killed. Then EC2 throttles the collection.
+// TestDrainKilledGrowth: a collection has marked an ENI as draining. Before the collection can detach the ENI, a growth
+// that needs the slot detaches the ENI, and is killed. Then EC2 throttles the collection. No pod gets an address of the
+// ENI.
 func TestDrainKilledGrowth(t *testing.T) {
 	inSlowBubble(t, "m5.2xlarge", 24*time.Hour, func(w *world, _ *wires) {
 		eni, add := w.newDraining(false)
@@ -156,7 +157,8 @@ func TestDrainKilledGrowth(t *testing.T) {
 	})
 }
 
-// TestDrainLostAnswer: EC2 has begun to detach an ENI, but the answer was lost, and EC2 throttles all further calls.
+// TestDrainLostAnswer: EC2 has begun to detach an ENI, but the answer was lost, and EC2 throttles all further calls. No
+// pod gets an address of the ENI.
 func TestDrainLostAnswer(t *testing.T) {
 	inDrainingBubbles(t, func(w *world, asked bool) {
 		eni, add := w.newDraining(asked)
@@ -171,7 +173,7 @@ func TestDrainLostAnswer(t *testing.T) {
 }
 
 // TestDrainKilledCollection: EC2 has begun to detach an ENI for a collection that was killed. The next collection
-// cannot read all namespaces, or has no permission to detach the ENI.
+// cannot read all namespaces, or has no permission to detach the ENI. No pod gets an address of the ENI.
 func TestDrainKilledCollection(t *testing.T) {
 	for name, hinder := range map[string]func(*world, *Pool){
 		"a namespace cannot be read": func(w *world, p *Pool) {
@@ -259,9 +261,9 @@ func TestDrainLost(t *testing.T) {
 	}
 }
 
-// TestDrainNoMore: a growth is about to detach a draining ENI, because it needs the slot. Meanwhile EC2 throttles the
-// collection that has marked the ENI, and this collection removes the mark. Then pods get addresses of the ENI, and no
-// process detaches it.
+// TestDrainNoMore: a growth needs a slot, and is about to detach the draining ENI at this slot. Meanwhile EC2 throttles
+// the collection that has marked the ENI, and this collection removes the mark. Then pods get addresses of the ENI, and
+// no process detaches it.
 func TestDrainNoMore(t *testing.T) {
 	inBubble(t, "m5.2xlarge", func(w *world, _ *wires) {
 		eni, add := w.newDraining(false)

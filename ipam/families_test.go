@@ -99,7 +99,7 @@ func TestBootGetsIPv6Unread(t *testing.T) {
 			a := w.mustAcquire(1)
 			w.Lose()
 			p := w.pool()
-			p.Shelves = []lease.Shelf{{Dir: "/proc/self/status"}} // it is no directory
+			p.Shelves = []lease.Shelf{{Dir: "/proc/self/status"}} // this is a file, and no directory
 			must(t, p.Learn(t.Context()))
 			if s := w.State(); s.Leases.Has(a) || s.Free.Has(a) {
 				t.Fatalf("%s: leased %v, free %v, and the registry does not know", a, s.Leases.Has(a), s.Free.Has(a))

@@ -140,8 +140,8 @@ func TestDeletedThoughHidden(t *testing.T) {
 	})
 }
 
-// TestDetachedByOneDescribe: the link of an ENI is missing for a moment. A describe of all ENIs lacks the ENI, but a
-// describe of only this ENI shows it on the instance. The registry keeps the ENI.
+// TestDetachedByOneDescribe: the link of an ENI is missing for a moment. EC2's answer about all ENIs lacks this ENI,
+// but the answer about only this ENI shows it on the instance. The registry keeps the ENI.
 func TestDetachedByOneDescribe(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, wires *wires) {
 		w.mustAcquire(1)
@@ -282,7 +282,7 @@ func TestFullByOthers(t *testing.T) {
 // ADD attaches the ENI again, perhaps after a request was lost, after a failed ADD, or after a process was killed. The
 // addresses of the ENI cool again, so the next pod does not get the ended pod's address.
 func TestReattachedCools(t *testing.T) {
-	denied := ec2sim.Refused("UnauthorizedOperation") // for the second attempt of the SDK: the ADD fails
+	denied := ec2sim.Refused("UnauthorizedOperation") // refuses the SDK's second attempt, so the ADD fails
 	for name, attempts := range map[string][]ec2sim.Outcome{
 		"at once": {}, "repeated": {ec2sim.UndoneLost}, "by another": {ec2sim.UndoneLost, denied}, "killed": {},
 	} {
@@ -295,7 +295,7 @@ func TestReattachedCools(t *testing.T) {
 				w.Lose()
 				must(w, w.Registry().Mark(known.ReleasedMark)) // the mark says that the node may have had pods
 				w.EC2.Script("AttachNetworkInterface", attempts...)
-				if name == "killed" { // before the process has recorded that the ENI is attached
+				if name == "killed" { // before the process records that the ENI is attached
 					w.Edit(func(s *registry.State) {
 						s.Intents["killed"] = registry.Intent{Action: book.AttachAction, ENI: had.ID, Since: time.Now(),
 							Served: true}
@@ -349,7 +349,8 @@ func TestReattachedBesideCreation(t *testing.T) {
 	})
 }
 
-// TestNoneCounts: with "provision" "none", the error does not count the free addresses of other pools as leased.
+// TestNoneCounts: with "provision" "none", the error of an ADD does not count the free addresses of other pools as
+// leased addresses.
 func TestNoneCounts(t *testing.T) {
 	w := cards(t, ec2sim.RunInstance{BootIndex: 1, Secondary: 2})
 	w.policy.MinIndex, w.policy.Provision = 0, lease.ProvisionNone

@@ -20,7 +20,7 @@ func TestNoADDSinceBoot(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		policy func(*lease.Policy)
-		enis   int // left beside the boot ENI
+		enis   int // ENIs that are left beside the boot ENI
 	}{
 		{"default", func(*lease.Policy) {}, 0},
 		{"skipDeallocation", func(p *lease.Policy) { p.Keep = true }, 2},
@@ -53,8 +53,8 @@ func TestNoADDSinceBoot(t *testing.T) {
 	}
 }
 
-// TestKeepWithoutEC2: a collection wants to delete an empty ENI, but its describes fail. Pods that come now still get
-// addresses of this ENI.
+// TestKeepWithoutEC2: a collection wants to delete an ENI without pods, but the collection's describes fail. New pods
+// still get addresses of this ENI.
 func TestKeepWithoutEC2(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.policy.Batch = 4
@@ -147,7 +147,8 @@ func TestKeepsNoMoreAndPassed(t *testing.T) {
 	w.consistent()
 }
 
-// TestTagsComeLate: EC2 fails when the node first asks for the tags of an ENI. Later, the registry gets these tags.
+// TestTagsComeLate: EC2's first answer about the tags of an ENI is an error. A later process gets the tags, and records
+// them.
 func TestTagsComeLate(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(1)

@@ -448,7 +448,7 @@ func (v victim) strike(t *testing.T, k kind, b blow, e ending) {
 	case e == busy:
 		both()
 	case v.ends():
-		r.add("between") // this ADD removes the former owners of addresses that are not free
+		r.add("between") // this ADD removes old owners of addresses from the registry
 	}
 	n.Age(time.Hour)
 	r.gc()

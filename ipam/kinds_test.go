@@ -208,11 +208,11 @@ func TestKillOne(t *testing.T) {
 	nltest.Need(t, "root", "netns", "nftables", "ipvlan")
 	for _, v := range victims {
 		if !strings.HasPrefix(v.name, "ADD") || v.name == "ADD warm" {
-			continue // the others call no service, or are commands of the tool
+			continue // the other victims call no service, or are commands of the tool
 		}
 		t.Run(v.name, func(t *testing.T) {
 			h := &hand{}
-			t.Run("unharmed", func(t *testing.T) { // its pod is gone before the next one gets the same address
+			t.Run("unharmed", func(t *testing.T) { // ends its pods, so that the next subtest can use their addresses
 				n := whole(t, one, h)
 				v.prepare(n)
 				h.begin(blow{})

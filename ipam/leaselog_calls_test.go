@@ -22,7 +22,7 @@ func TestLeaseLogCost(t *testing.T) {
 	n.acquire(8, "old", "one", "two")
 	count := func(command, pod string) map[string]int {
 		cmd, calls := n.cni(command, pod, nil), map[string]int{}
-		cmd.Env = append(cmd.Env, "GOMAXPROCS=1") // more threads may open a namespace once more: see nl.Node
+		cmd.Env = append(cmd.Env, "GOMAXPROCS=1") // with more threads, a namespace may be opened twice: see nl.Node
 		tr := &trace.Trace{Every: true, Counts: func(c trace.Call) string {
 			name := map[uint64]string{unix.SYS_OPENAT: "open", unix.SYS_FSTAT: "fstat",
 				unix.SYS_NEWFSTATAT: "newfstatat", unix.SYS_WRITE: "write",
@@ -50,7 +50,7 @@ func TestLeaseLogCost(t *testing.T) {
 	n.add("before")
 	off := map[string]map[string]int{"ADD": count("ADD", "off"), "DEL": count("DEL", "one")}
 	n.conf["leaseLog"] = map[string]string{"file": filepath.Join(t.TempDir(), "leases.log")}
-	n.add("first") // its ADD creates the log
+	n.add("first") // this ADD creates the log
 	on := map[string]map[string]int{"DEL": count("DEL", "two"), "ADD": count("ADD", "on")}
 	for verb, calls := range on {
 		t.Logf("%s: %v without the log", verb, off[verb])

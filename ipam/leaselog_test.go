@@ -24,8 +24,8 @@ import (
 	past "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/history"
 )
 
-// TestLeaseLog plays random histories of a node. Between two events, the test records which pod has which address. In
-// the end, the lease log must say the same for each of these times.
+// TestLeaseLog plays random histories of a node. Between two events, the test records the time, and which pod has which
+// address. In the end, the lease log must say the same for each of these times.
 func TestLeaseLog(t *testing.T) {
 	n, want := 250, 10000
 	if testing.Short() {

@@ -14,7 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// stranded counts the ENIs that are attached to nothing.
+// stranded counts the ENIs that are attached to no instance.
 func (w *world) stranded() (n int) {
 	for _, e := range w.EC2.ENIs() {
 		if e.Status == "available" {
@@ -46,7 +46,7 @@ func (w *world) collectOld() error {
 
 // TestMayNotDelete: the role may detach ENIs, but not delete them. A collection detaches one ENI, which then stays in
 // EC2. The slot of this ENI is free for new ENIs, and no collection detaches a further ENI. When the role may delete
-// ENIs, all are deleted.
+// ENIs, a collection deletes all of them.
 func TestMayNotDelete(t *testing.T) {
 	inBubbleOf(t, "t9.old", func(c *ec2sim.Config) { c.InstanceTypes = capacityTypes }, func(w *world, _ *wires) {
 		w.emptyENIs()
@@ -79,7 +79,7 @@ func TestMayNotDelete(t *testing.T) {
 }
 
 // TestMayNotDeleteKilled: a collection detached an ENI, and was killed before it recorded that the role may not delete
-// the ENI. A growth needs the slot.
+// the ENI. A growth that needs the slot asks EC2 again to delete the ENI. New pods get addresses, although EC2 refuses.
 func TestMayNotDeleteKilled(t *testing.T) {
 	inBubbleOf(t, "t9.old", func(c *ec2sim.Config) { c.InstanceTypes = capacityTypes }, func(w *world, _ *wires) {
 		w.emptyENIs()

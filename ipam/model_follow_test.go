@@ -34,8 +34,8 @@ var follows = flag.Int("follows", 0, "how many random histories of two nodes Tes
 // TestFollow plays random histories of two nodes with one EC2. Pods of both nodes ask for the same few addresses.
 // Processes are killed, answers are lost, EC2's descriptions lag, and a node cannot reach EC2 while its pods run.
 // Instances are stopped, hibernated, started and terminated. The pods have one family or both, and in some histories,
-// nodes get prefixes. Two running pods never have the same address, and no address leaves its ENI while a pod runs with
-// it. A history comes from its seed, as in TestModel.
+// nodes get prefixes. Two running pods never have the same address. While a pod with an address runs, the address does
+// not leave its ENI. A history comes from its seed, as in TestModel.
 func TestFollow(t *testing.T) {
 	n := *follows
 	if n == 0 {
@@ -164,7 +164,7 @@ func newPair(t *testing.T, k [2]*kernel, dir string, seed uint64, steady *setup,
 	return p
 }
 
-// configureFollow makes the configuration of a node, whose pods may choose addresses and take them over.
+// configureFollow makes the configuration of a node. The node's pods may choose addresses that other nodes have.
 func (m *model) configureFollow(s setup) {
 	var families []string
 	for _, f := range s.families {
@@ -584,7 +584,7 @@ func (f *follower) detachOne() {
 	f.say("an operator has detached %s", e.ID)
 	for _, p := range f.pods {
 		for _, a := range p.addrs {
-			p.robbed = p.robbed || carriesAddr(e, a) // their slaves are gone
+			p.robbed = p.robbed || carriesAddr(e, a) // the pod's slave is gone
 		}
 	}
 	for _, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {

@@ -31,9 +31,9 @@ import (
 // A network has the state of one policy: of one pool in one conflist.
 type network struct {
 	name    string
-	removed bool // an operator has removed the pool from the conflist, or the conflist
-	changed bool // an operator has changed or removed it once
-	hidden  bool // no conflist of the node has it
+	removed bool // an operator has removed the conflist, or the pool from it
+	changed bool // an operator has changed or removed the pool or the conflist
+	hidden  bool // no conflist of the node has this network
 }
 
 // networks lets an operator change the conflists in this history, and may add a second network.

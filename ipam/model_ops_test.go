@@ -123,8 +123,8 @@ func (m *model) fate() fate {
 	return f
 }
 
-// locked reports whether a process that waits for EC2 has the lock. If so, the history starts no process that would
-// wait for the lock: the bubble's time stands still while a goroutine waits in the kernel.
+// locked reports whether a process that waits for EC2 has the lock. If it has the lock, the history starts no process
+// that would wait for this lock. While a goroutine waits in the kernel, the bubble's time stands still.
 func (m *model) locked(name string) bool {
 	f, err := os.OpenFile(filepath.Join(m.Dir, name+".lock"), os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -266,7 +266,7 @@ func (m *model) answered(p *modelPod, all ...lease.Allocation) {
 		addrs = append(addrs, got.Addrs...)
 		excused = excused || slices.ContainsFunc(got.Addrs, func(a netip.Addr) bool { return m.excused(got.ID, a) })
 	}
-	linked := m.kernel.addrs() // without the addresses that pods have lost because an operator has detached their ENI
+	linked := m.kernel.addrs() // lacks the addresses of pods whose ENI an operator has detached
 	for i, a := range addrs {
 		if slices.Contains(addrs[:i], a) {
 			m.wrong("%s has %s on two interfaces", p.name(), a)
@@ -426,7 +426,7 @@ func (m *model) deallocate() {
 	s, err := m.view()
 	keeps := slices.ContainsFunc(m.policies, func(p lease.Policy) bool { return p.Keep })
 	if err != nil || keeps || m.denied != nil || m.locked("grow") {
-		return // if the lock is held, the operator's command would wait for it
+		return // the operator's command would wait for the lock
 	}
 	free := slices.DeleteFunc(slices.SortedFunc(s.Free.Keys(), netip.Addr.Compare), func(a netip.Addr) bool {
 		_, e := s.ENIOf(a)

@@ -21,10 +21,10 @@ import (
 //
 // The node must not change what others own: an ENI on another instance, and an ENI that its owner has tagged no_manage.
 //
-// The node cannot know what others take before it looks. Until then, a pod may get an address that is gone. A
+// Until the node looks, it cannot know what others have taken. Until then, a pod may get an address that is gone. A
 // collection notices the loss if it begins at least two minutes later, and EC2 and metadata answer it correctly. After
 // this collection, no pod may get the address.
-const noticed = 2 * time.Minute // longer than EC2 lags behind itself, and the metadata behind EC2
+const noticed = 2 * time.Minute // longer than EC2 lags behind itself, and than metadata lags behind EC2
 
 // others launches the second node in some histories, and makes ENIs that the node under test must not change.
 func (m *model) others() {

@@ -31,14 +31,14 @@ type process struct {
 	fate   fate
 
 	mu    sync.Mutex // a growth makes several calls at once
-	calls int        // to EC2, so far
-	ended string     // how it was ended, if it was
+	calls int        // calls to EC2 so far
+	ended string     // how the process was ended; empty: it was not
 }
 
 // A fate is what happens to a process at one of its calls to EC2.
 type fate struct {
 	at    int    // the call, counted from 1; 0: nothing happens
-	after bool   // it happens when EC2 has carried out the call; false: before the call
+	after bool   // the fate happens when EC2 has carried out the call; false: before the call
 	end   string // "killed", "cancelled" or empty
 	meet  func() // what other processes do meanwhile
 }
@@ -114,7 +114,7 @@ func (p *process) Do(r *http.Request) (*http.Response, error) {
 		}
 	}
 	if err := r.Context().Err(); err != nil {
-		return nil, err // other processes have acted until its time was over
+		return nil, err // other processes have acted until the time of p was over
 	}
 	if p.cut {
 		return nil, errors.New("no route to host")
@@ -155,7 +155,7 @@ func (p *process) meet(action string) error {
 		p.depth--
 	case p.fate.end == "killed":
 		p.end("killed at " + action)
-		runtime.Goexit() // the locks are released, as by the kernel; nothing else is done
+		runtime.Goexit() // only releases the locks, as the kernel does
 	case p.fate.end == "cancelled":
 		p.end("cancelled at " + action)
 		p.cancel()

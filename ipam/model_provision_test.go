@@ -35,7 +35,7 @@ const intentLife = 15 * time.Minute
 // A command is new-interface with some arguments.
 type command struct {
 	spec  more.ENISpec
-	begun bool                // it has been run, and has not answered
+	begun bool                // the command has been run, and has not answered since
 	made  map[string]sighting // the ENIs that its runs have made since its last answer
 }
 

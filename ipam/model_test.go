@@ -136,24 +136,24 @@ type model struct {
 	steps    int
 	atOnce   bool // processes run at once, in real time
 
-	pods      []*modelPod // all that there ever were, except those before a reboot
+	pods      []*modelPod // all pods of the history, except those before a reboot
 	count     int
 	added     time.Time // when the last ADD has begun
 	damaged   bool      // the registry may not parse
 	rebuilt   bool      // the registry was lost once
 	lostAt    time.Time // when the registry was last lost
-	lies      []func()  // functions that stop the lies of the metadata service
+	lies      []func()  // functions that make the metadata service stop its lies
 	refusals  []func()  // functions that end refusals of EC2
-	depth     int       // how many processes wait for EC2 while another acts
+	depth     int       // how many processes wait for EC2 while another process acts
 	bad       []string  // what turned out not to be true
 	log       []string
 	refused   int // calls that EC2 has refused, or whose answers were lost
 	limits    ec2sim.InstanceType
-	primaries map[string]netip.Addr // by ENI
+	primaries map[string]netip.Addr // the primary address of each ENI
 
 	denied    []string        // actions that the role may not call: a process that calls one is wrong
 	tagless   bool            // the role may not call CreateTags
-	provision lease.Provision // that collections find in the configuration
+	provision lease.Provision // the value that collections find in the configuration
 
 	second *ec2sim.Instance         // another node; nil: none
 	guest  string                   // an ENI on the node that its owner has tagged no_manage
@@ -164,42 +164,42 @@ type model struct {
 	ended  map[netip.Addr]ending // the end of the last pod that had the address
 
 	conf   *lease.Config         // of histories in which pods ask for their interfaces
-	common lease.Policy          // that collections find in conf
+	common lease.Policy          // the policy that collections find in conf
 	given  map[string]ec2sim.ENI // ENIs for which pods ask, as an operator has made them
 
 	keeps   bool // no operator removes the registry or sets the clock while a process waits
 	meddled bool // an operator or a clock has changed what the node knows
 
 	operated bool                // operators make ENIs by new-interface
-	commands []*command          // that operators have typed
+	commands []*command          // commands that operators have typed
 	answers  map[string]sighting // the ENIs with which a command has answered
 	moved    map[string]bool     // the ENIs that an operator has ever detached
 	losses   int                 // how often the registry was lost, or its times have changed
-	quiet    bool                // nothing happens to a command any more
+	quiet    bool                // nothing interrupts a command any more
 
 	cut   bool   // the node has no way to EC2
-	calm  bool   // nothing happens to a process
+	calm  bool   // nothing interrupts a process
 	other func() // plays what happens while a process waits, in histories of two nodes; nil: in others
 
-	mixed     bool                // a network may change less in EC2 than another one
+	mixed     bool                // one network may make fewer changes in EC2 than another one
 	noBoot    bool                // the node does not boot
 	begunAt   map[string]sighting // the ENIs that a process has begun to make
 	abandoned map[string]bool     // ENIs that no process may finish any more, because their intents have ended
 
-	stays    map[string]time.Time // since when EC2 refuses to have an ENI end with the instance
+	stays    map[string]time.Time // since when EC2 refuses to set an ENI's DeleteOnTermination
 	outlives map[string]bool      // the ENIs for which EC2 refused this so long that no process tries again
 }
 
 // A modelPod is what the runtime knows of a pod, or of a further attachment of it.
 type modelPod struct {
 	lease.Owner
-	policy    int            // the index of its policy in model.policies
-	asked     []lease.Policy // of each of its interfaces, as its conflist was when it was created
-	asks      bool           // it has asked for them
-	addrs     []netip.Addr   // that the ADD has answered, those of the first interface first
+	policy    int            // the index of the pod's policy in model.policies
+	asked     []lease.Policy // the policies of its interfaces, by the conflist at the pod's creation
+	asks      bool           // the pod has asked for these interfaces
+	addrs     []netip.Addr   // the result of the ADD, with the addresses of the first interface first
 	alive     bool           // the ADD has answered, and no DEL has begun
-	valid     bool           // the runtime knows of it
-	original  bool           // of the original plugin: no ADD of ours
+	valid     bool           // the runtime knows the pod
+	original  bool           // a pod of the original plugin: no ADD of ours has made it
 	forgot    bool           // the registry was lost since the ADD
 	robbed    bool           // an operator has taken its address from the node
 	overtaken bool           // its leases had ended before the ADD added its addresses to the kernel
@@ -252,7 +252,7 @@ func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *mo
 // plug gives the node the link of an ENI when EC2 attaches the ENI, and removes it when EC2 detaches the ENI.
 func (m *model) plug(c ec2sim.Change) {
 	switch ours := m.Instance == nil || c.Instance == m.ID; {
-	case c.ENI.EFAOnly: // it has no link
+	case c.ENI.EFAOnly: // such an ENI has no link
 	case ours && c.Kind == ec2sim.Attached:
 		m.kernel.plug(m, c.ENI)
 	case ours && c.Kind == ec2sim.Detached:
@@ -343,7 +343,7 @@ func (m *model) play() {
 func (m *model) originals() {
 	card, index, found := m.freeSlot(m.Instance)
 	if !found {
-		return // ENIs of others have all slots
+		return // ENIs of others take all slots
 	}
 	ctx := context.Background()
 	c := aws.New(aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds", HTTP: &process{model: m}})

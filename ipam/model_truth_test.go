@@ -146,7 +146,7 @@ func (m *model) verifyFree() {
 	for _, policy := range m.policies {
 		s, err := m.view()
 		must(m, err)
-		for range 20 { // not until there are no more: a /80 has too many addresses
+		for range 20 { // not for all addresses: a /80 has too many
 			id, addrs := lease.Candidates(s, policy, time.Now())
 			if len(addrs) == 0 {
 				break
@@ -237,8 +237,8 @@ func (m *model) carrier(a netip.Addr) string {
 	return ""
 }
 
-// settle ends the history: nothing fails any more. It checks that a pod gets an address if there is one. When all pods
-// have ended, it checks that everything is released.
+// settle ends the history: nothing fails any more. It checks that a pod gets an address if the node can get one. When
+// all pods have ended, it checks that everything is released.
 func (m *model) settle() {
 	m.logf("%s nothing fails any more", m.clock())
 	for _, action := range actions {
@@ -268,7 +268,7 @@ func (m *model) settle() {
 	m.verify()
 	m.verifyKnownSlots()
 	for range m.rng.IntN(3) {
-		m.reconfigure() // and no ADD comes after that
+		m.reconfigure() // no ADD comes after this change
 	}
 	m.allow()
 	m.logf("%s all pods go", m.clock())
@@ -292,7 +292,7 @@ func (m *model) settle() {
 		}
 		m.verify()
 		if quiet++; len(done.Ended) > 0 || i == 0 {
-			quiet = 0 // and the first collection has only recorded which other pods are missing
+			quiet = 0 // the first collection only records which pods are missing
 		}
 		if quiet >= 2 && m.denied == nil {
 			m.verifyEnded()
@@ -421,7 +421,7 @@ func (m *model) left(subnet string) int {
 		}
 	}
 	if n < 0 && subnet == "subnet-pod0" {
-		return 1 // no ENI is there
+		return 1 // no ENI is in this subnet yet
 	}
 	return n
 }

@@ -22,8 +22,8 @@ import (
 )
 
 // TestProxy: a plugin asks EC2 through a proxy that intercepts TLS, as in a company's network. Only AWS_CA_BUNDLE has
-// the CA of the proxy. GrowProgram must get the same environment. An ADD that finds a free address does not read these
-// variables, so it succeeds even if they are wrong.
+// the CA of the proxy. The plugin must pass this environment to GrowProgram. An ADD that finds a free address does not
+// read these variables, so it succeeds even if they are wrong.
 func TestProxy(t *testing.T) {
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
 	n.conf["ipBatchSize"] = 4

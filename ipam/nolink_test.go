@@ -289,8 +289,8 @@ func TestLinkOfNewENIIsAwaited(t *testing.T) {
 	}
 }
 
-// TestLinkNeverComes: the link of a new ENI does not appear. The ADD that waits for it gives up within its own time,
-// and the other ADDs pass over the ENI at once.
+// TestLinkNeverComes: the link of a new ENI does not appear. The ADD that waits for this link stops waiting before its
+// own deadline, and gets an address of another ENI. Later ADDs pass over the ENI without a link at once.
 func TestLinkNeverComes(t *testing.T) {
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
 	n.acquire(0, "old")
@@ -396,7 +396,7 @@ func TestDetachedENIOfPoolThatKeeps(t *testing.T) {
 }
 
 // TestLostRegistryKnowsLinks: a rebuilt registry records the links on the node. An ENI without its link serves no pod,
-// and no ADD waits for the link, because a collection may have detached the ENI right before.
+// and no ADD waits for the link, because a collection may have detached the ENI right before the loss.
 func TestLostRegistryKnowsLinks(t *testing.T) {
 	n, first, second := linkWorld(t)
 	for _, e := range n.EC2.ENIs() {

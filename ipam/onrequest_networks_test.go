@@ -31,8 +31,9 @@ func (w *world) other(n int) lease.Allocation {
 	return a
 }
 
-// TestRequestOtherNetwork: ENIs for which pods of one network may ask serve no pod of another network, also if an
-// operator has attached them. A network that is gone, and has no pods, does not count any more.
+// TestRequestOtherNetwork: pods of one network may ask for an ENI. This ENI serves no pod of another network, also if
+// an operator has attached the ENI. When the first network is in no conflist and has no pods, the ENI may serve the
+// others.
 func TestRequestOtherNetwork(t *testing.T) {
 	spec := aws.ENISpec{Subnet: "subnet-pods", SecurityGroups: []string{"sg-1"}, Secondary: 3}
 	conflists := func(w *world, texts ...string) (all []lease.Policy) {

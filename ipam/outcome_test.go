@@ -180,7 +180,7 @@ func TestRefusedPrefix(t *testing.T) {
 		if !errors.Is(err, aws.ErrDenied) {
 			w.Fatalf("the collection: %v", err)
 		}
-		for n := range 14 { // all that never had a pod
+		for n := range 14 { // all addresses that no pod has had
 			if a := w.mustAcquire(20 + n); slices.Contains(cooling, a) {
 				w.Errorf("a pod has %s, which cools for an hour more", a)
 			}
@@ -244,7 +244,7 @@ func TestDeallocateIPv6(t *testing.T) {
 	}
 	w.noneElsewhere()
 	w.consistent()
-	must1(w.pool().Deallocate(t.Context(), slices.DeleteFunc(free, netip.Addr.Is4)...))(t) // those of IPv4 have left
+	must1(w.pool().Deallocate(t.Context(), slices.DeleteFunc(free, netip.Addr.Is4)...))(t) // the IPv4 ones have left
 	w.noneElsewhere()
 	w.consistent()
 	e := w.ENIs()[1]
@@ -284,7 +284,7 @@ func TestDeallocateLost(t *testing.T) {
 	} {
 		for _, outcome := range []ec2sim.Outcome{ec2sim.DoneLost, ec2sim.UndoneLost} {
 			if name == "learned again" && outcome == ec2sim.DoneLost {
-				continue // it has left
+				continue // the address has left the ENI
 			}
 			t.Run(name, func(t *testing.T) {
 				inBubble(t, "m5.large", func(w *world, _ *wires) {
@@ -452,8 +452,8 @@ func TestCreateOutcomes(t *testing.T) {
 	}
 }
 
-// TestCreateAfterDeath: a process ends without EC2's answer. The next process makes the same call, although other and
-// more pods wait by then.
+// TestCreateAfterDeath: a process ends without EC2's answer. The next process makes the same call, although more pods,
+// and other pods, wait by then.
 func TestCreateAfterDeath(t *testing.T) {
 	w := newWorld(t, "m5.large", 20, 20)
 	w.hideNew()
@@ -706,7 +706,7 @@ func TestGrowthBetween(t *testing.T) {
 			full := w.policy
 			defer func() { w.policy = full }()
 			w.policy = w.another(provision)
-			_, _ = w.acquire(2) // it may find an address
+			_, _ = w.acquire(2) // the ADD may find an address
 		},
 	}
 	every := []lease.Provision{lease.ProvisionFull, lease.ProvisionAssign, lease.ProvisionNone}
@@ -718,7 +718,7 @@ func TestGrowthBetween(t *testing.T) {
 						kill(w)
 						time.Sleep(10 * time.Second)
 						come(w, provision)
-						w.policy.Batch = 20 // more than one ENI has
+						w.policy.Batch = 20 // more addresses than one ENI can have
 						w.mustAcquire(3)
 						time.Sleep(time.Minute)
 						w.mustAcquire(4)

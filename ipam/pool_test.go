@@ -120,7 +120,7 @@ func (w *world) end(n int) {
 	}
 }
 
-// writes counts the calls that changed something, by action.
+// writes returns the number of calls of each action that changed something in EC2.
 func (w *world) writes() map[string]int { return w.EC2.Changed() }
 
 func (w *world) wantWrites(want map[string]int) {
@@ -382,7 +382,7 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// TestLostRegistry: after a loss of the registry, used addresses stay in use, and the others cool.
+// TestLostRegistry: after a loss of the registry, addresses that pods use stay used, and all other addresses cool.
 func TestLostRegistry(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 3

@@ -119,7 +119,7 @@ func TestDetachedNoPlace(t *testing.T) {
 }
 
 // TestAbandonedInUse: a growth was killed when it had created an ENI. A growth of another pool tries to delete this
-// ENI. EC2 refuses once, because the ENI counts as in use. The next growth or collection deletes the ENI.
+// ENI. EC2 refuses the first deletion, as if the ENI were in use. The next growth or collection deletes the ENI.
 func TestAbandonedInUse(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Pools = true
@@ -311,8 +311,8 @@ func TestIndexRaised(t *testing.T) {
 }
 
 // TestTwoNetworks: the network of a conflist and a network of Multus share a pool. The network of Multus has no warm,
-// and a higher interfaceIndex. The last ADD is of the network of Multus. A collection keeps ready what the conflist
-// wants.
+// and a higher interfaceIndex. The last ADD is of the network of Multus. A collection keeps as many free addresses as
+// the conflist wants.
 func TestTwoNetworks(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	second := w.policy

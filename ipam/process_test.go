@@ -77,7 +77,7 @@ type node struct {
 	*simtest.Node
 	conf map[string]any // the network configuration
 	env  []string
-	aws  aws.Options // for this process
+	aws  aws.Options // for calls of the test's own process
 	via  func(service string, h http.Handler) http.Handler
 
 	mu      sync.Mutex

@@ -60,7 +60,7 @@ func TestRefusedENI(t *testing.T) {
 					t.Fatalf("%d ENIs, and EC2 was asked %d times to change the first", n, w.EC2.Asked(assign))
 				}
 				w.policy.Timeout = 5 * time.Second
-				w.mustAcquire(2) // of the other ENI
+				w.mustAcquire(2) // gets an address of the other ENI
 				if n := w.EC2.Asked(assign); n > 3 {
 					t.Errorf("EC2 was asked %d times", n)
 				}

@@ -77,7 +77,7 @@ func (w *twoNodes) afterDetach(do func()) {
 }
 
 // TestOthersENIs: no process detaches or deletes an ENI that is attached to another instance, was made for another
-// instance, or must not be changed. Such an ENI leaves the registry, or stays as it is.
+// instance, or must not be changed. Such an ENI leaves the registry, or becomes foreign.
 func TestOthersENIs(t *testing.T) {
 	for name, c := range map[string]struct {
 		becomes func(w *twoNodes)
@@ -354,7 +354,7 @@ func TestRemoveUnrecorded(t *testing.T) {
 						kill()
 					}
 				}, "Action=AttachNetworkInterface&")
-				growth.Acquire(ctx, pod(1)) // it fails if it is killed
+				growth.Acquire(ctx, pod(1)) // the ADD fails if the growth is killed
 				w.consistent()
 				w.collect()
 				if e := w.ENI(eni); e.AttachmentStatus != aws.Attached {
@@ -407,7 +407,8 @@ func TestDrainingUnknown(t *testing.T) {
 }
 
 // TestDeletionOfEarlierConfiguration: a collection has detached an ENI, and EC2 has failed to delete it. Then the
-// configuration forbids deletions. The node keeps the ENI in the registry as long as EC2 has it for this node.
+// configuration forbids deletions. The registry keeps the ENI until an operator deletes it, or attaches it to another
+// instance.
 func TestDeletionOfEarlierConfiguration(t *testing.T) {
 	for name, end := range map[string]func(w *twoNodes){
 		"an operator deletes it": func(w *twoNodes) {
@@ -805,7 +806,7 @@ func TestCollectStuck(t *testing.T) {
 		}
 		time.Sleep(takes)
 		w.collect()
-		if n := len(w.ENIs()); n != 1 { // no pod is left
+		if n := len(w.ENIs()); n != 1 { // no pod is left, so only the boot ENI stays
 			w.Errorf("%d ENIs are attached: %+v", n, w.State().ENIs)
 		}
 		w.consistent()

@@ -221,8 +221,8 @@ func TestRequestAgain(t *testing.T) {
 	w.consistent()
 }
 
-// TestRequestChanges: an attachment that still has a lease asks for something else. It does not get its old address or
-// ENI.
+// TestRequestChanges: an attachment still has a lease, and its next ADD asks for something else. The ADD fails, because
+// the leased addresses do not fit the new request.
 func TestRequestChanges(t *testing.T) {
 	w := newCity(t, "m5.4xlarge")
 	allow := strings.Replace(allowAll, `"ips": true`, `"ips": true, "exclusive": true`, 1)
@@ -371,11 +371,11 @@ func TestRequestENIKept(t *testing.T) {
 	}
 }
 
-// TestRequestENIDetaching: a process that has begun to detach an ENI is killed. While EC2 still detaches the ENI, no
-// pod gets an address of it, and the next process waits.
+// TestRequestENIDetaching: a process that has begun to detach an ENI is killed. While EC2 is still detaching the ENI,
+// no pod gets an address of it, and the next process waits.
 func TestRequestENIDetaching(t *testing.T) {
 	inSlowBubble(t, "m5.large", 2*time.Second, func(w *world, _ *wires) {
-		// with this jitter, EC2 still detaches the ENI after the last refusal
+		// with this jitter, EC2 is still detaching the ENI after the last refusal
 		w.cloud.Jitter = func(d time.Duration) time.Duration { return d / 4 }
 		e := w.given(aws.ENISpec{Subnet: "subnet-node"})
 		w.mustAsk(1, fmt.Sprintf(`[{"eni": %q}]`, e.ID))
@@ -621,8 +621,8 @@ func TestRequestENILostAnswer(t *testing.T) {
 	}
 }
 
-// TestRequestAllocate: an operator allocates addresses for the next pods. The node assigns none of them to an ENI that
-// an operator has created, or whose link is in a pod.
+// TestRequestAllocate: an operator allocates addresses for the next pods. EC2 assigns them to no ENI that an operator
+// has created, and to no ENI whose link is in a pod.
 func TestRequestAllocate(t *testing.T) {
 	w := newCity(t, "m5.xlarge")
 	e := w.given(aws.ENISpec{Subnet: "subnet-db"})
@@ -638,7 +638,7 @@ func TestRequestAllocate(t *testing.T) {
 }
 
 // TestRequestPutBack: a pod is created again, and its ADD leases the pod's cooling address, but then fails for another
-// reason. The address still cools for all other pods, and the pod gets it with its next ADD.
+// reason. The address still cools for all other pods. The pod that has chosen it gets it with the pod's next ADD.
 func TestRequestPutBack(t *testing.T) {
 	w := newCity(t, "m5.large")
 	asked := netip.MustParseAddr("10.177.1.77")
@@ -661,8 +661,8 @@ func TestRequestPutBack(t *testing.T) {
 	w.consistent()
 }
 
-// TestRequestInTurn: EC2 has assigned a chosen address. Before the pod's ADD leases it, an ADD of another pod looks for
-// a free address. It does not get the chosen address.
+// TestRequestInTurn: EC2 has assigned a chosen address. Before the pod's ADD leases this address, an ADD of another pod
+// looks for a free address. This other ADD does not get the chosen address.
 func TestRequestInTurn(t *testing.T) {
 	w := newCity(t, "m5.large")
 	asked := netip.MustParseAddr("10.177.1.77")
@@ -671,7 +671,7 @@ func TestRequestInTurn(t *testing.T) {
 	must(t, err)
 	p := w.pool()
 	p.Policy = policies[0]
-	if _, err := p.Take(t.Context(), pod(1)); !lease.IsNone(err) { // it waits
+	if _, err := p.Take(t.Context(), pod(1)); !lease.IsNone(err) { // the ADD becomes a waiter
 		t.Fatal(err)
 	}
 	must(t, p.growPool(t.Context()))

@@ -147,7 +147,7 @@ func TestStaleBootENI(t *testing.T) {
 // TestStaleWithoutTags: EC2 does not answer after the boot, so the ENI serves no pod. EC2's later answer also shows
 // which addresses the ENI has.
 func TestStaleWithoutTags(t *testing.T) {
-	for _, least := range []int{0, 1} { // with 0, it is the boot ENI
+	for _, least := range []int{0, 1} { // with 0, the boot ENI serves pods
 		inBubble(t, "m5.large", func(w *world, _ *wires) {
 			w.policy.MinIndex = least
 			eni, gone, _ := w.rebootsStale()

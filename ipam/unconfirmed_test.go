@@ -29,7 +29,7 @@ func (w *world) loseWhileUnassigning() (pods, gone, left netip.Addr) {
 	pods = w.mustAcquire(1)
 	w.runPod(pods)
 	eni := w.EC2.ENIs()[1]
-	for _, a := range eni.Addrs[1:] { // the primary address cannot go
+	for _, a := range eni.Addrs[1:] { // the primary address cannot be unassigned
 		if a != pods {
 			gone = a
 		}

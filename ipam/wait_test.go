@@ -72,8 +72,8 @@ func TestNoInstanceID(t *testing.T) {
 	})
 }
 
-// TestNoProgress: a growth that brings no free address is not repeated without a pause. Here, the node has routes to
-// all addresses that EC2 gives.
+// TestNoProgress: if a growth has brought no free address, the ADD pauses before the next growth. Here, the node has
+// routes to all addresses that EC2 assigns, so none of them is free.
 func TestNoProgress(t *testing.T) {
 	inBubble(t, "m5.4xlarge", func(w *world, _ *wires) {
 		wiring := nl.Wiring{{NS: w.Host, Object: nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.Host}}}

@@ -38,7 +38,7 @@ func TestWaiterEnds(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if _, err := w.pool().Take(ctx, pod(2)); !errors.Is(err, lease.ErrNone) { // and is killed
+	if _, err := w.pool().Take(ctx, pod(2)); !errors.Is(err, lease.ErrNone) { // the ADD is then killed
 		t.Fatal(err)
 	}
 	w.Forgive()
@@ -134,7 +134,7 @@ func TestGaveUpLate(t *testing.T) {
 	defer cancel()
 	takes(late, 2)
 	<-late.Done()
-	takes(t.Context(), 1) // in its turn
+	takes(t.Context(), 1) // the ADD has its turn
 	must(t, p.GiveUp(t.Context(), pod(2)))
 	s := w.State()
 	if _, found := s.GaveUp[pod(2).Key.String()]; !found || len(s.GaveUp) != 1 || len(s.Waiters) != 1 {

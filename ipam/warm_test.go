@@ -16,8 +16,8 @@ import (
 )
 
 // TestFillYields: EC2 throttles the account. A node that only fills its pool asks once a minute, so that other nodes
-// get what EC2 lets through. If an ADD waits on the node, or the node has no pods yet, the node asks as often as any
-// other node.
+// get what EC2 lets through. If an ADD of the node waits, or the node has no pods yet, the node asks without such
+// pauses.
 func TestFillYields(t *testing.T) {
 	const patience = 4 * time.Minute
 	for _, tt := range []struct {
@@ -66,7 +66,7 @@ func TestFillYields(t *testing.T) {
 // last one.
 func TestFillGivesWay(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
-	w.policy.Warm = registry.Warm{Min: 15} // more than one ENI has
+	w.policy.Warm = registry.Warm{Min: 15} // more addresses than one ENI can have
 	answered := make(chan error, 1)
 	attached := 0
 	w.EC2.OnChange(func(c ec2sim.Change) {

@@ -48,8 +48,8 @@ func TestNoLongerThere(t *testing.T) {
 	}
 }
 
-// TestSeenSomewhere: the kernel has shown that an address is in use, but not where, so its lease gets an empty key. A
-// DEL of the attachment for which the address was reserved does not end this lease.
+// TestSeenSomewhere: the kernel has shown that an address is in use, but not where, so its lease gets an empty key. The
+// address was reserved for an attachment. A DEL of this attachment does not end the lease with the empty key.
 func TestSeenSomewhere(t *testing.T) {
 	a := netip.MustParseAddr("10.0.0.5")
 	o := Owner{Key: registry.Key{Network: "net", Attachment: plugin.Attachment{ContainerID: "c1", IfName: "eth0"}}}

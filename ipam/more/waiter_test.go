@@ -65,8 +65,8 @@ func TestGather(t *testing.T) {
 	}
 }
 
-// TestPause: if the ADDs of a burst come slowly, the pause before a new ENI is longer, up to a limit. The pause before
-// an assignment of addresses stays the same.
+// TestPause: if the ADDs of a burst come slowly, the pause before the creation of an ENI is longer, up to a limit. The
+// pause before an assignment of addresses stays the same.
 func TestPause(t *testing.T) {
 	const ms = time.Millisecond
 	for each, want := range map[time.Duration]time.Duration{0: 150 * ms, 10 * ms: 150 * ms, 33 * ms: 264 * ms,
