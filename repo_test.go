@@ -178,9 +178,9 @@ var sizes = map[string]float64{
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 4.14,
 	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          3.38,
 	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.87,
-	// The support bundle needs 0.9 MB of these: a third each for html/template, for tar and gzip, and for its own code.
-	// connectivity-test needs 0.7 MB: about half for libcni and its imports, and half for its own code. netlink needs
-	// 0.3 MB.
+	// The support bundle needs 0.9 MB of this size: a third each for html/template, for tar and gzip, and for its own
+	// code. connectivity-test needs 0.7 MB: about half for libcni and its imports, and half for its own code. netlink
+	// needs 0.3 MB.
 	"tool/cni-ipvlan-vpc-k8s-tool": 21.05,
 }
 
@@ -265,7 +265,7 @@ func TestRepoChosen(t *testing.T) {
 	}
 }
 
-// TestRepoPackageDocs checks that each package has one package comment, in the file with its name.
+// TestRepoPackageDocs checks that each package has one package comment, in the file with the package's name.
 func TestRepoPackageDocs(t *testing.T) {
 	for _, p := range packages(t) {
 		var documented []string
@@ -350,7 +350,7 @@ func TestRepoSPDX(t *testing.T) {
 	}
 }
 
-// TestRepoPinned refuses PROGRAM@VERSION in the Makefile and in scripts, because it pins no dependencies of the
+// TestRepoPinned refuses PROGRAM@VERSION in the Makefile and in scripts, because this form pins no dependencies of the
 // program. Programs of other projects belong in a go.mod, whose go.sum pins everything.
 func TestRepoPinned(t *testing.T) {
 	unpinned := regexp.MustCompile(`\bgo (run|install|get|tool)\b.*@(v[0-9]|latest)`)

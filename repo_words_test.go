@@ -48,7 +48,7 @@ var mayRetire = []string{"repo_words_test.go", "LICENSE", ".sum", "docs/bench-",
 // words matches the words of a text. An identifier in MixedCaps has several words: "EndOfLease" has three.
 var words = regexp.MustCompile(`[A-Z]*[a-z]+|[A-Z]+`)
 
-// TestRepoWords checks that no file uses a retired word, except files that make writes.
+// TestRepoWords checks that no file uses a retired word, except built files and texts of other authors.
 func TestRepoWords(t *testing.T) {
 	count := 0
 	err := filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {

@@ -35,8 +35,8 @@ func TestProcessBurstOnCards(t *testing.T) {
 	n.intact()
 }
 
-// TestProcessKilledOnCards kills the ADD that attaches an ENI to the second card, at each of its calls to EC2, before
-// EC2 carries out the call and after.
+// TestProcessKilledOnCards kills an ADD at each of its calls to EC2, before or after EC2 carries out the call. This ADD
+// attaches an ENI to the second card.
 func TestProcessKilledOnCards(t *testing.T) {
 	config := ec2sim.Config{InstanceTypes: []ec2sim.InstanceType{twoCards}}
 	var calls atomic.Int32

@@ -57,7 +57,7 @@ func TestRequestAtZero(t *testing.T) {
 	w.getsCooled(e.ID, 1)
 	w.end(1)
 	w.Age(hour)
-	// as after a loss of the registry
+	// This removes the free address from the registry, as a loss of the registry does.
 	w.Edit(func(s *registry.State) { s.Free.Delete(e.Addrs[0]) })
 	w.getsCooled(e.ID, 2)
 }

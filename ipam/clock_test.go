@@ -21,8 +21,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// moved returns the text of the registry's file with all times moved by d, except the values of the key keep. The text
-// is like a file that a person has edited: a reader does not take it for a file of ours.
+// moved returns the text of the registry's file with all times moved by d. The argument keep is a key whose values
+// stay. The text is like a file that a person has edited: a reader does not take it for a file of ours.
 func moved(t testing.TB, file []byte, d time.Duration, keep string) []byte {
 	t.Helper()
 	var v any

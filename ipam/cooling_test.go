@@ -69,7 +69,7 @@ func TestCollectWarmCools(t *testing.T) {
 	}
 }
 
-// TestCollectNeverUsed checks that an address that no pod has had need not cool: a collection releases it after
+// TestCollectNeverUsed: no pod has had an address, so the address need not cool. A collection releases it after
 // FreeAfter.
 func TestCollectNeverUsed(t *testing.T) {
 	w := newWorld(t, "m5.large", 24)

@@ -21,7 +21,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// byHand returns an EC2 client for changes by an operator, which the registry does not have.
+// byHand returns an EC2 client for changes by an operator. The registry does not have these changes.
 func (w *world) byHand() *aws.Client { return aws.New(w.cloud) }
 
 // collect runs a collection with FreeAfter one hour. Without arguments, the collection does not know the conflists.
@@ -95,8 +95,8 @@ func TestFreeUnassignedByHand(t *testing.T) {
 	}
 }
 
-// TestPartOfBatchIsGone: an operator has unassigned a part of what a collection releases. The collection still releases
-// the rest.
+// TestPartOfBatchIsGone: a collection releases addresses and prefixes, and an operator has already unassigned some of
+// them. The collection still releases the rest.
 func TestPartOfBatchIsGone(t *testing.T) {
 	for _, what := range []string{"an address", "a prefix", "all addresses"} {
 		t.Run(what, func(t *testing.T) {

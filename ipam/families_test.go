@@ -179,8 +179,8 @@ func TestNoPrefixesOnXen(t *testing.T) {
 	}
 }
 
-// TestTypeWithoutIPv6: no ENI of the instance type can have an IPv6 address. An ADD that needs an IPv6 address says so
-// in its hint, and changes nothing in EC2.
+// TestTypeWithoutIPv6: no ENI of the instance type can have an IPv6 address. An ADD that needs an IPv6 address changes
+// nothing in EC2. The hint of its error recommends an instance type with IPv6.
 func TestTypeWithoutIPv6(t *testing.T) {
 	c := ec2sim.World("vpc-1 10.177.0.0/16 2001:db8:77::/56\n" + bootForPods +
 		"\nsubnet-pod0 10.177.16.0/20 2001:db8:77:2::/64 kubernetes_kubelet=true")

@@ -129,7 +129,7 @@ func TestKeepsNoMoreOfRequests(t *testing.T) {
 }
 
 // TestKeepsNoMoreAndPassed: the key skipDeallocation is removed, and interfaceIndex is raised, so that the boot ENI
-// serves no more pods. A collection releases all its addresses except the primary address.
+// serves no more pods. A collection releases all addresses of the boot ENI except the primary address.
 func TestKeepsNoMoreAndPassed(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Keep, w.policy.MinIndex, w.policy.Batch = true, 0, 6

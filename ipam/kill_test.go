@@ -342,7 +342,7 @@ func (h *hand) via(service string, next http.Handler) http.Handler {
 	})
 }
 
-// begin makes the hand count calls from now on, and kill at the call of the blow.
+// begin gives the hand a blow. From now on, the hand counts calls, and kills at the call of the blow.
 func (h *hand) begin(b blow) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -64,7 +64,7 @@ func (a *adversary) act(m *model) {
 	m.logf("%s the adversary claims %d addresses, and to be %s", m.clock(), len(a.has), e.ID)
 }
 
-// addrOf chooses an address of an ENI, also of one of its prefixes.
+// addrOf chooses an address of an ENI, or of one of the ENI's prefixes.
 func (a *adversary) addrOf(e ec2sim.ENI) netip.Addr {
 	all := slices.Concat(e.Addrs, e.IPv6Addrs)
 	for _, c := range slices.Concat(e.Prefixes, e.IPv6Prefixes) {

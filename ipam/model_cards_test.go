@@ -15,7 +15,7 @@ import (
 // 0, where no process attaches an ENI for pods. The instance may be launched with ENIs that are only for EFA, on the
 // first cards. No process changes these ENIs.
 
-// giveCards makes the instance type one with several cards.
+// giveCards gives the instance type several cards.
 func (m *model) giveCards() {
 	m.limits.Cards = pick(m.rng, []int{2, 2}, []int{2, 3}, []int{3, 2}, []int{1, 3}, []int{3, 1}, []int{2, 2, 2})
 	m.limits.Name, m.limits.ENIs = "model.cards", 0

@@ -24,10 +24,10 @@ import (
 // one ENI. If it runs again after its answer, it makes another ENI. Different commands have different ENIs, except that
 // a command may continue with the ENI of another command that differs only in numbers.
 //
-// In some cases, a command may make a second ENI. Either an ADD has attached the first one below the index of the
-// command, because of interfaceIndex. Or no process could know the first one: the registry was lost, the clock was set,
-// or the intent has ended before the attachment. The first ENI is then left for eni-gc. An ENI that an operator has
-// detached may be the answer to another command when it is attached again.
+// In some cases, a command may make a second ENI. Either an ADD has attached the first one at a lower index than the
+// command wants, because of interfaceIndex. Or no process could know the first one: the registry was lost, the clock
+// was set, or the intent has ended before the attachment. The first ENI is then left for eni-gc. An ENI that an
+// operator has detached may be the answer to another command when it is attached again.
 
 // intentLife is how long a node keeps the intent of a call of which EC2 shows no trace.
 const intentLife = 15 * time.Minute

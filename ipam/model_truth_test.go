@@ -73,8 +73,8 @@ type ending struct {
 }
 
 // noteEnd records that the addresses of a running pod are free from now on. It records nothing if an operator has taken
-// an address of the pod from the node. It also records nothing if the registry does not know the node: no process has
-// looked at the node since the registry was lost, so nothing shows that there was a pod.
+// an address of the pod from the node. It also records nothing if no process has looked at the node since the registry
+// was lost. Then nothing shows that there was a pod.
 func (m *model) noteEnd(p *modelPod) {
 	s, err := m.view()
 	looked := err == nil && !lease.Unknown(s)
@@ -121,7 +121,7 @@ func (m *model) verifyReused(p *modelPod, policy lease.Policy, got lease.Allocat
 }
 
 // nothingShows reports whether the registry was lost since the end of a pod, and nothing on the node shows that the
-// node has had pods: neither a running pod nor the mark of a release.
+// node has had pods. A running pod or the mark of a release would show this.
 func (m *model) nothingShows(end ending) bool {
 	marked := m.exists(known.ReleasedMark)
 	survives := func(p *modelPod) bool { return p.alive && p.forgot && !p.robbed }

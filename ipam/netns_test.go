@@ -69,7 +69,7 @@ func addSlave(t testing.TB, host *nl.NS, master, path, name string) {
 	addSlaveWith(t, host, master, path, name, "")
 }
 
-// addSlaveWith does what addSlave does, with a MAC address.
+// addSlaveWith does what addSlave does, and gives the slave a MAC address.
 func addSlaveWith(t testing.TB, host *nl.NS, master, path, name, mac string) {
 	t.Helper()
 	l, err := host.LinkByName(master)

@@ -262,8 +262,8 @@ func TestDeallocateIPv6(t *testing.T) {
 }
 
 // TestDeallocateLost: an operator releases an address, and EC2's answer is lost. A collection or the repeated command
-// finishes the release. If the node learns the address from metadata before, the address has no owner, so any pod may
-// get it.
+// finishes the release. If the node learns the address from metadata before this, the address has no owner, so any pod
+// may get it.
 func TestDeallocateLost(t *testing.T) {
 	for name, finish := range map[string]func(*world, netip.Addr){
 		"collection": func(w *world, _ netip.Addr) { w.collect() },
@@ -316,8 +316,8 @@ func TestDeallocateLost(t *testing.T) {
 }
 
 // TestDeallocateUnansweredNone: a network of a node must change nothing in EC2. An operator releases an address, and
-// EC2 does not answer. No collection repeats the call, and a collection deletes the intent. If EC2 has not carried out
-// the call, pods can have the address.
+// EC2 does not answer. Collections do not repeat the call, and one of them deletes the intent. If EC2 has not carried
+// out the call, pods can have the address.
 func TestDeallocateUnansweredNone(t *testing.T) {
 	for name, outcome := range map[string]ec2sim.Outcome{"done": ec2sim.DoneLost, "undone": ec2sim.UndoneLost} {
 		for _, other := range []lease.Provision{lease.ProvisionNone, lease.ProvisionAssign, lease.ProvisionFull} {

@@ -33,7 +33,7 @@ func peered(t *testing.T, f func(*world)) {
 	})
 }
 
-// wantAsked checks how often EC2 was asked for the peers since the last time.
+// wantAsked checks how often EC2 was asked for the peers since the last call of wantAsked.
 func (w *world) wantAsked(who string, want int) {
 	w.Helper()
 	if n := w.EC2.Asked(askPeers); n != want {
@@ -156,8 +156,8 @@ func TestPeersLost(t *testing.T) {
 }
 
 // TestLostInAttachment: the registry is lost while EC2 attaches a new ENI. The growth then records the ENI in an empty
-// registry, with free addresses. The result of this ADD has all routes and the DNS server. A repeated ADD has the same
-// result.
+// registry, with free addresses. The result of the growth's ADD has all routes and the DNS server. A repeated ADD has
+// the same result.
 func TestLostInAttachment(t *testing.T) {
 	for _, peers := range []bool{false, true} {
 		t.Run(fmt.Sprint("peers ", peers), func(t *testing.T) {

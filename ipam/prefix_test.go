@@ -56,7 +56,7 @@ func TestPrefixes(t *testing.T) {
 	w.wantWrites(map[string]int{"AssignPrivateIpAddresses": 1})
 	w.consistent()
 
-	// A collection releases a prefix only when all of its addresses have been free for long.
+	// A collection releases a prefix only when all addresses of the prefix have been free for FreeAfter.
 	second := w.State().Held(pod(17).Key)[0]
 	for n := range 17 {
 		w.end(n)
@@ -299,7 +299,8 @@ func TestIPv6OnlySubnet(t *testing.T) {
 	w.consistent()
 }
 
-// TestNewPrefixIsNotIdle: a collection does not release a prefix of a new ENI before the prefix has been free for long.
+// TestNewPrefixIsNotIdle: a collection does not release a prefix of a new ENI before the prefix has been free for
+// FreeAfter.
 func TestNewPrefixIsNotIdle(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Prefixes, w.policy.Batch = true, 2*book.BlockSize+1

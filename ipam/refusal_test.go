@@ -81,8 +81,8 @@ func TestRefusedENI(t *testing.T) {
 }
 
 // TestRefusedSubnet: EC2 refuses creations in both subnets, or attachments of their ENIs. The ADD fails, no ENI is
-// left, and the next ADD does not ask again at once. When EC2 refuses nothing in one subnet any more, a pod's ENI is in
-// this subnet.
+// left, and the next ADD does not ask again at once. When EC2 refuses nothing in one subnet any more, a pod gets an
+// address of an ENI in this subnet.
 func TestRefusedSubnet(t *testing.T) {
 	for _, action := range []string{book.CreateAction, book.AttachAction} {
 		refusals := ofOne

@@ -170,7 +170,7 @@ func TestRemoveForeignDenied(t *testing.T) {
 }
 
 // TestRemoveServing: Remove fails while the registry or the kernel shows that a pod has an address of the ENI. The
-// address may also be one of a prefix.
+// address may also be in a prefix of the ENI.
 func TestRemoveServing(t *testing.T) {
 	for _, prefixes := range []bool{false, true} {
 		w := newWorld(t, "m5.large", 20)

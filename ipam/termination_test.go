@@ -94,8 +94,8 @@ func TestTerminationMixed(t *testing.T) {
 }
 
 // TestTerminationTwoIntents: new-interface gets no answer to its attachment, EC2's descriptions lag, and EC2 throttles
-// the repeated command. The ENI then has two intents. A process reads intents in a random order, so the test repeats
-// this.
+// the repeated command. The ENI then has two intents. A process reads intents in a random order, so the test plays this
+// eight times.
 func TestTerminationTwoIntents(t *testing.T) {
 	for range 8 {
 		inBubble(t, "m5.large", func(w *world, wires *wires) {

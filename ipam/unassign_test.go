@@ -86,8 +86,8 @@ func TestUnassignAndGrow(t *testing.T) {
 	}
 }
 
-// TestReleaseAgainThrottled: a process was killed before it released a chosen address, and EC2 throttles such calls.
-// The process that repeats the release waits for its turn without the lock "grow".
+// TestReleaseAgainThrottled: a process was killed before it released a chosen address, and EC2 throttles the calls of
+// releases. The process that repeats the release waits for its turn without the lock "grow".
 func TestReleaseAgainThrottled(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 3
@@ -137,9 +137,9 @@ func TestCollectChosen(t *testing.T) {
 }
 
 // TestUnassignIncident: while EC2 does not answer, no process knows which addresses an ENI has lost, so pods cannot
-// have them. A collection tries only one ENI, so the other ENIs keep their addresses for new pods. The same holds for
-// chosen addresses. If the answer to a call is lost, the addresses of this call count towards the limit of the
-// collection.
+// have them. A collection tries to unassign addresses of only one ENI, so the other ENIs keep their addresses for new
+// pods. The same holds for chosen addresses. If the answer to a call is lost, the addresses of this call count towards
+// the limit of the collection.
 func TestUnassignIncident(t *testing.T) {
 	for _, tt := range []struct {
 		chosen    []int // of these ENIs, the free addresses were chosen by pods

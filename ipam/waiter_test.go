@@ -116,7 +116,7 @@ func TestGaveUp(t *testing.T) {
 }
 
 // TestGaveUpLate: the time of an ADD is over, and another ADD removes it from the waiters. The first ADD then gives up,
-// and this is still recorded.
+// and the registry still records this.
 func TestGaveUpLate(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	p := w.pool()

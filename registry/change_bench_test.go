@@ -94,7 +94,7 @@ func change(dir string) error {
 	})
 }
 
-// podLease returns a lease as a large node has it.
+// podLease returns a lease like those of a large node. The argument i is the number of the pod.
 func podLease(i int) Lease {
 	name := fmt.Sprintf("node1-pod%d", i)
 	return Lease{

@@ -128,8 +128,8 @@ var deadlines = map[string]time.Duration{
 	"Instance.QuotaUntil": MostQuota,
 }
 
-// TestFutureTimes: a time is later than the present clock allows. It must be replaced by the latest possible time, even
-// if the file has no boot time, or if another program wrote the file.
+// TestFutureTimes: a time in the file is further in the future than it can be. A reader must replace it by the latest
+// possible time, even if the file has no boot time, or if another program wrote the file.
 func TestFutureTimes(t *testing.T) {
 	for _, booted := range []string{"", "as it is now"} {
 		r := open(t)
@@ -158,8 +158,8 @@ func TestFutureTimes(t *testing.T) {
 	}
 }
 
-// TestClockSet: the clock was set. Each time of the state must move by the same duration, for readers and in the file,
-// also if another program has edited the file.
+// TestClockSet: the clock was set. Each time of the state must move by the same duration, in what readers get and in
+// the file. This must also happen if another program has edited the file.
 func TestClockSet(t *testing.T) {
 	for _, edited := range []bool{false, true} {
 		for _, step := range []time.Duration{-day, -2 * time.Second, 2 * time.Second, day} {

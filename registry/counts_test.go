@@ -130,7 +130,8 @@ func TestCountNowhere(t *testing.T) {
 	}
 }
 
-// TestCountFullDisk counts on a full tmpfs: the kernel has no memory for the file, and sends SIGBUS.
+// TestCountFullDisk counts a command in a file on a full tmpfs. The kernel has no memory for the file, and sends
+// SIGBUS. The process must survive.
 func TestCountFullDisk(t *testing.T) {
 	nltest.Need(t, "root")
 	r := open(t)

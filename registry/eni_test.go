@@ -36,7 +36,8 @@ func TestENISame(t *testing.T) {
 	}
 }
 
-// TestENIChangedInPlace: a process may change the lists and maps of an ENI in place. The file then has the change.
+// TestENIChangedInPlace: a process may change the lists and maps of an ENI in place. The file must then have the
+// change.
 func TestENIChangedInPlace(t *testing.T) {
 	a, b := addr("10.0.0.10"), addr("10.0.0.11")
 	whole := ENI{MAC: "06:00:00:00:00:01", Addrs: []netip.Addr{a}, Prefixes: []Prefix{{CIDR: netip.PrefixFrom(a, 28)}},

@@ -95,9 +95,9 @@ func TestUnusable(t *testing.T) {
 	}
 }
 
-// TestUnusableFileSystem: on a full or read-only file system, no lease can be recorded. But a change overwrites the
-// file that the last change replaced. So on a full file system, a lease can be recorded if it fits into this file.
-// Usable must return the error that an ADD would get.
+// TestUnusableFileSystem: on a read-only file system, no lease can be recorded. On a full file system, a change can
+// still overwrite the file that the last change has replaced. So a lease can be recorded there if the registry fits
+// into this file. Usable must return the error that an ADD would get.
 func TestUnusableFileSystem(t *testing.T) {
 	nltest.Need(t, "root")
 	full := func(dir string) error {

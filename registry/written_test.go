@@ -153,8 +153,8 @@ func TestWrittenByOthers(t *testing.T) {
 	}
 }
 
-// TestWrittenStale: an earlier release keeps the member with our time as an unknown member, and may write a sum after
-// it. The next process must parse the whole file, and must write one time and no sum.
+// TestWrittenStale: an earlier release keeps the member with our time as an unknown member, and may write the member
+// "sum" after it. The next process must parse the whole file. It must write our time once, and no "sum".
 func TestWrittenStale(t *testing.T) {
 	s := newState()
 	a := fill(s, 2)
