@@ -443,8 +443,8 @@ func TestRepoReferenceEnvironment(t *testing.T) {
 // getenv matches the name of an environment variable that a program reads.
 var getenv = regexp.MustCompile(`os\.Getenv\("([A-Z0-9_]+)"\)|"(AWS_[A-Z0-9_]+)"`)
 
-// TestRepoNames checks that the comment of a function or a type begins with its name, and that the methods of a type
-// have one name for their receiver.
+// TestRepoNames checks that the comment of a function or a type begins with its name. It also checks that all methods
+// of a type have the same name for their receiver.
 func TestRepoNames(t *testing.T) {
 	receivers := map[string]string{}
 	for _, p := range packages(t) {

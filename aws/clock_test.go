@@ -63,8 +63,8 @@ func TestWrongClock(t *testing.T) {
 	}
 }
 
-// TestNoClock: the Client must not mistake wrong credentials for a wrong clock. If EC2 calls each request expired, the
-// Client makes two attempts, and no third one.
+// TestNoClock: the Client must not mistake wrong credentials for a wrong clock. If EC2 refuses each attempt with
+// RequestExpired, the Client makes two attempts, and no third one.
 func TestNoClock(t *testing.T) {
 	for code, want := range map[string]int{"AuthFailure": 1, "SignatureDoesNotMatch": 1, "RequestExpired": 2} {
 		inBubble(t, code, func(t *testing.T) {

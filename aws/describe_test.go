@@ -106,7 +106,7 @@ func TestDualStackSubnet(t *testing.T) {
 	})
 }
 
-// TestNonsense: an answer that cannot be parsed is an error that names its action.
+// TestNonsense: if an answer cannot be parsed, the Client returns an error that names the action.
 func TestNonsense(t *testing.T) {
 	tests := []struct {
 		action, body string

@@ -65,8 +65,7 @@ func TestThrottled(t *testing.T) {
 	})
 }
 
-// TestLyingMetadata: an ENI that metadata does not describe completely is omitted, and all
-// others are returned.
+// TestLyingMetadata: the Client omits an ENI that metadata does not describe completely, and returns all other ENIs.
 func TestLyingMetadata(t *testing.T) {
 	for name, c := range map[string]struct {
 		lie  func(eni string) ec2sim.Lie

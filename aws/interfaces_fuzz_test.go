@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// FuzzMetadata: any metadata of an ENI gives a valid ENI or an error.
+// FuzzMetadata: whatever metadata says of an ENI, the Client returns a valid ENI or an error.
 func FuzzMetadata(f *testing.F) {
 	f.Add("1", "0", "10.0.1.10\n10.0.1.11", "10.0.1.32/28", "10.0.1.0/24", "10.0.0.0/16\n100.64.0.0/16",
 		"2600:1f18:1:a::10", "2600:1f18:1:a:1::/80")

@@ -278,8 +278,8 @@ func TestMetadataBusy(t *testing.T) {
 	})
 }
 
-// TestENIsFaults: an ENI that cannot be read is omitted, and never returned in part. If no ENI can be read, or after
-// the deadline, the Client returns an error.
+// TestENIsFaults: the Client omits an ENI that it cannot read, and never returns an incomplete ENI. If no ENI can be
+// read, or after the deadline, the Client returns an error.
 func TestENIsFaults(t *testing.T) {
 	a, err := txtar.ParseFile("testdata/metadata/c5.txtar")
 	if err != nil {
@@ -323,7 +323,7 @@ func TestENIsFaults(t *testing.T) {
 	})
 }
 
-// TestMetadataManners: the client uses one token, IMDSv2 only, and few requests at once.
+// TestMetadataManners: the Client asks for only one token, makes only IMDSv2 requests, and makes few requests at once.
 func TestMetadataManners(t *testing.T) {
 	a, err := txtar.ParseFile("testdata/metadata/cards.txtar")
 	if err != nil {

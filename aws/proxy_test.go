@@ -135,8 +135,8 @@ func (a authority) certify(hello *tls.ClientHelloInfo) (*tls.Certificate, error)
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: a.key}, err
 }
 
-// TestEndpointByProxy starts a process for each environment. All ask EC2 through a proxy that intercepts TLS and
-// answers as EC2. The proxy records for which host each process asks. No packet leaves the loopback link.
+// TestEndpointByProxy starts a process for each environment. All processes ask EC2 through a proxy that intercepts TLS
+// and answers as EC2. The proxy records for which host each process asks. No packet leaves the loopback link.
 func TestEndpointByProxy(t *testing.T) {
 	sim, _, _ := world(t, "m5.large")
 	ca := newAuthority(t)

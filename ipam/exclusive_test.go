@@ -86,8 +86,8 @@ func TestExclusiveENI(t *testing.T) {
 	}
 }
 
-// TestLinkInPod: no address of an ENI has a lease, but the ENI's link is in the namespace of a pod, so the pod uses the
-// ENI. No process deletes or detaches it, whether the node or an operator has created the ENI.
+// TestLinkInPod: no address of an ENI has a lease, but the ENI's link is in a pod's namespace. So the pod uses the ENI.
+// No process deletes or detaches it, whether the node or an operator has created the ENI.
 func TestLinkInPod(t *testing.T) {
 	w := newCity(t, "m5.large")
 	given := w.given(aws.ENISpec{Subnet: "subnet-db"})

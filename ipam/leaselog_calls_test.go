@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// TestLeaseLogCost counts the system calls on files that the lease log adds to a warm ADD and a DEL: an open, an fstat,
-// a write, a close, and Go's check whether it can poll the file.
+// TestLeaseLogCost counts the system calls on files that the lease log adds to a warm ADD and a DEL. These are an open,
+// an fstat, a write, a close, and Go's check whether it can poll the file.
 func TestLeaseLogCost(t *testing.T) {
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
 	n.acquire(8, "old", "one", "two")

@@ -396,7 +396,7 @@ func TestDetachedENIOfPoolThatKeeps(t *testing.T) {
 }
 
 // TestLostRegistryKnowsLinks: a rebuilt registry records the links on the node. An ENI without its link serves no pod,
-// and no ADD waits for the link, because a collection may have detached the ENI right before the loss.
+// and no ADD waits for the link. The reason is that a collection may have detached the ENI right before the loss.
 func TestLostRegistryKnowsLinks(t *testing.T) {
 	n, first, second := linkWorld(t)
 	for _, e := range n.EC2.ENIs() {

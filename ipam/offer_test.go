@@ -98,7 +98,7 @@ func TestOffer(t *testing.T) {
 	}
 }
 
-// TestOfferFragmented: AWS reserves addresses in the first and the last /28 of a subnet, so the subnet has fewer free
+// TestOfferFragmented: AWS reserves addresses in the first and the last /28 of a subnet. So the subnet has fewer free
 // /28 than its free addresses suggest. EC2's describes do not show this. The node notices this when a growth gets a
 // single address instead of a /28.
 func TestOfferFragmented(t *testing.T) {
