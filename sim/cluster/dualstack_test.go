@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// dualStack checks two nodes whose pods have both families. One node has IPv4 prefixes. The pods reach each other and a
-// Service by both families.
+// dualStack checks two nodes whose pods have both families. On one of the nodes, EC2 delegates prefixes of both
+// families. By each family, each pod reaches the pod of the other node, and the Service of this pod.
 func (w *world) dualStack(t *testing.T) {
 	keys := object{"ipFamilies": []string{"IPv4", "IPv6"}, "hostCidrs": []string{"fd00:20::/112"}}
 	single := w.join(t, "single", cluster.NodeOptions{Conflist: edited(t, "dual-stack", keys), IPv6: 1})
@@ -50,7 +50,8 @@ func (w *world) clusterIPs(t *testing.T, name string) []netip.Addr {
 	return s.Spec.ClusterIPs
 }
 
-// within checks that an address is in one of the prefixes that the function of returns for the node's ENIs.
+// within checks that an address is in one of the prefixes of the node's ENIs. The function "of" returns the prefixes of
+// one ENI.
 func within(t *testing.T, n *cluster.Node, a netip.Addr, of func(ec2sim.ENI) []netip.Prefix) {
 	t.Helper()
 	var all []netip.Prefix

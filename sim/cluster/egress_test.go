@@ -22,9 +22,10 @@ const (
 	routing = "egress"
 )
 
-// egress checks clients that reach a host of a peered VPC through routers. Meanwhile routers are added, drained, killed
-// and deleted. The host must see the address of the router that kube-proxy has chosen. cni-tool egress prints the
-// objects of the routers. The host becomes a destination while a client and the routers run.
+// egress checks clients that reach a host of a peered VPC through routers. The host must see each client with the
+// address of the client's router. cni-tool egress prints the objects of the routers. At first, the egress does not have
+// the host as a destination. The host becomes a destination while a client and the routers run. After that, the test
+// adds, deletes and kills routers, and drains a node.
 func (w *world) egress(t *testing.T) {
 	to := w.partner(t)
 	w.destinations(t, "198.51.100.0/24")
@@ -204,8 +205,8 @@ func (e *egressing) stay(t *testing.T, clients []pod) {
 	}
 }
 
-// lose ends the router of the first client by the function end. All clients of this router must move to other routers.
-// All other clients must lose no call.
+// lose calls the function "end", which ends the router of the first client. All clients of this router must move to
+// other routers. All other clients must lose no call.
 func (e *egressing) lose(t *testing.T, clients []pod, end func(router string)) {
 	t.Helper()
 	gone, of := e.via[clients[0].name], ""

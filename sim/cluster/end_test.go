@@ -40,7 +40,7 @@ type nodeState struct {
 // A link is a link in the output of "ip -json link".
 type link struct{ Ifname, Address, Ifalias string }
 
-// remember stores the state of the nodes after the start of the cluster. It waits until CoreDNS runs on both nodes.
+// remember waits until CoreDNS runs on both nodes, and then stores the state of each node.
 func (w *world) remember(t *testing.T) *world {
 	t.Helper()
 	w.rolledOut(t, "coredns", "--namespace=kube-system")
@@ -194,7 +194,8 @@ func kernel(ctx context.Context, n *cluster.Node, known []string) (lines []strin
 	return lines, nil
 }
 
-// index is the number of a link in ip -o. The preference of a rule ends with a tab.
+// index matches the number of a link, with which a line of "ip -o" begins. It does not match the preference of a rule,
+// because a tab follows the colon there.
 var index = regexp.MustCompile(`^\d+: `)
 
 // vethRule is a rule that all routed pods of a node share. It stays until the node has no pods.
@@ -267,8 +268,8 @@ func (s *nodeState) linksOfENIs() error {
 	return errors.Join(errs...)
 }
 
-// addressesOfENIs compares the registry's addresses with the addresses that the pods' ENIs have in EC2. It omits
-// addresses of prefixes, because EC2 does not list them.
+// addressesOfENIs compares the registry's addresses with the addresses that the pods' ENIs have in EC2. It omits the
+// addresses in delegated prefixes, because EC2 lists only the prefixes.
 func (s *nodeState) addressesOfENIs() error {
 	var ec2, ours []string
 	var prefixes []netip.Prefix
@@ -291,9 +292,9 @@ func (s *nodeState) addressesOfENIs() error {
 	return differ("the registry, compared with EC2,", ec2, ours)
 }
 
-// settled checks that the registry has no waiters and no intents. One kind of intent may remain: the creation of an ENI
-// by a killed process, if the ENI was found later. It remains for 15 minutes, because EC2 may show another ENI. Such an
-// intent names no subnet, and no process repeats the call.
+// settled checks that the registry has no waiters and no intents. One kind of intent may remain for 15 minutes: a
+// killed process may have begun to create an ENI, and a later process has found an ENI that may be this one. The intent
+// remains, because EC2 may still show another ENI. Such an intent names no subnet, and no process repeats its call.
 func (s *nodeState) settled() error {
 	var errs []error
 	for _, i := range s.registry.Intents {
@@ -374,8 +375,8 @@ func (w *world) apart() error {
 	return nil
 }
 
-// allReleased checks that each ENI is attached, that each ENI for pods has pods, and that pods use all its secondary
-// addresses.
+// allReleased checks that each ENI is attached. Each ENI for pods must have pods, and these pods must use all secondary
+// addresses of the ENI.
 func (w *world) allReleased() error {
 	used := map[netip.Addr]bool{}
 	for _, n := range w.Nodes {
@@ -407,8 +408,8 @@ func (w *world) allReleased() error {
 	return errors.Join(errs...)
 }
 
-// theEnd checks that the scenarios have left nothing behind, and that collections release ENIs and addresses without
-// pods.
+// theEnd checks that the scenarios have left nothing behind. It also checks that collections release all ENIs and
+// addresses that no pod uses.
 func (w *world) theEnd(t *testing.T) {
 	await(t, func() error { return w.allAsBefore(t.Context()) })
 	await(t, func() error {

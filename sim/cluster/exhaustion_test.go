@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// exhaustion checks a node whose kubelet accepts more pods than the node has addresses. The event of a waiting pod
-// names the resource that is exhausted, and tells what to do. The pod starts when another pod has ended.
+// exhaustion checks a node whose kubelet accepts more pods than the node has addresses. The last pod has to wait. Its
+// event names the exhausted resource, and tells what to do. This pod starts when another pod has ended.
 func (w *world) exhaustion(t *testing.T) {
 	n := w.join(t, "small", cluster.NodeOptions{
 		Conflist: edited(t, "10-cni-ipvlan-vpc-k8s", object{"reuseIPWait": 5}),
@@ -35,7 +35,7 @@ func (w *world) exhaustion(t *testing.T) {
 	}
 }
 
-// failsWith waits for the events that the sandbox of a pod cannot be created. The events must have all the reasons.
+// failsWith waits until the events about a pod's failed sandboxes contain all the reasons.
 func (w *world) failsWith(t *testing.T, pod string, reasons ...string) {
 	t.Helper()
 	await(t, func() error {

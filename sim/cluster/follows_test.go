@@ -15,17 +15,18 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// These are addresses of subnet-pods1 for which pods ask. EC2 does not choose them for other pods, because it chooses
-// addresses in ascending order.
+// These are addresses of subnet-pods1 for which pods ask. EC2 chooses addresses for other pods in ascending order, and
+// does not get as far as these addresses.
 var (
 	ofDatabase = netip.MustParseAddr("100.64.9.10")
 	ofRouter   = netip.MustParseAddr("100.64.9.11")
-	ofNearby   = netip.MustParseAddr("100.64.9.20") // near uses this address and the next addresses
+	ofNearby   = netip.MustParseAddr("100.64.9.20") // the function near uses this address and the next addresses
 )
 
-// follows checks that the address of a StatefulSet's pod moves with the pod to another node. The pod moves after its
-// deletion, a drain of its node, and the death of its node. follows measures how soon the address answers after the DEL
-// of the old pod. EC2 has real delays, and the installed units run.
+// follows checks that the address of a StatefulSet's pod moves with the pod to another node. The pod moves three times:
+// after its deletion, after a drain of its node, and after its node is killed. follows measures how soon the address
+// answers after the DEL of the old pod, or after the end of the killed node. EC2 delays its answers (see DelayAsEC2),
+// and the installed units run.
 func (w *world) follows(t *testing.T) {
 	t.Cleanup(w.Fabric.EC2.DelayAsEC2())
 	conflist := edited(t, "10-cni-ipvlan-vpc-k8s", choosing("default"))
@@ -81,7 +82,7 @@ func statefulSet(name string, a netip.Addr, labels, spec object) object {
 	}
 }
 
-// startUnits runs the units that docs/install.md enables: cni-warm.path, and with it cni-release.path.
+// startUnits starts cni-warm.path, which docs/install.md enables. This unit also starts cni-release.path.
 func (w *world) startUnits(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	stop, err := n.Watch(w.logs, "cni-warm.path")
@@ -89,7 +90,7 @@ func (w *world) startUnits(t *testing.T, n *cluster.Node) {
 	t.Cleanup(stop)
 }
 
-// near gives each node a pod in the subnet of the chosen addresses, so that the node has an ENI there.
+// near gives each node a pod in the subnet of the chosen addresses, so that the node has an ENI in this subnet.
 func (w *world) near(t *testing.T, nodes ...*cluster.Node) {
 	t.Helper()
 	a := ofNearby
@@ -136,8 +137,8 @@ func (f *following) at(t *testing.T) (is, other *cluster.Node) {
 	return f.nodes[1], f.nodes[0]
 }
 
-// move makes a change. After the change, the pod must be on the other node, with its address. The times of the move
-// become a figure.
+// move makes a change. After the change, the pod must be on the other node, with its address. move adds the times of
+// the move to the figures.
 func (f *following) move(t *testing.T, what string, change func(from *cluster.Node)) {
 	t.Helper()
 	from, to := f.at(t)
@@ -167,8 +168,8 @@ func (f *following) revive(t *testing.T, n *cluster.Node) {
 	check(t, f.apart())
 }
 
-// A moving has the times of an address's move. ended is the time of the end of the DEL. If off is set, ended is the
-// time when the old node was off.
+// A moving has the times of an address's move. The field "ended" is the time when the DEL has ended the lease. If the
+// field "off" is set, there was no DEL, and "ended" is the time when the old node went off.
 type moving struct {
 	ended, released, assigned, answers time.Time
 	off                                bool
@@ -185,8 +186,8 @@ func (m moving) String() string {
 		"until it answers", of, after(m.released), after(m.assigned), after(m.answers))
 }
 
-// observe watches the move of the address from a node to another. It watches the registry of the old node, the ENIs in
-// EC2, and whether the address answers on the new node.
+// observe watches the move of the address between two nodes. It looks for the lease in the registry of the old node,
+// and for the address in EC2. After the end of the lease, it calls the address until the new node answers.
 func (f *following) observe(t *testing.T, from, to *cluster.Node) <-chan moving {
 	t.Helper()
 	done, answers := make(chan moving, 1), make(chan time.Time, 1)
@@ -247,8 +248,8 @@ func (f *following) on() string {
 	return ""
 }
 
-// answer calls the address from the peered VPC until the new node answers. It checks that the new node's registry has
-// the lease, because the old node may also answer. It returns the time of the answer.
+// answer calls the address from the peered VPC until the new node answers. It accepts an answer only if the new node's
+// registry has the lease, because the answer may come from the old node. It returns the time of the accepted answer.
 func (f *following) answer(ctx context.Context, to *cluster.Node) time.Time {
 	for ctx.Err() == nil {
 		if _, err := getWithin(f.Peer.NS, netexec(ofDatabase, "hostname"), 300*time.Millisecond); err == nil {

@@ -25,8 +25,8 @@ const (
 )
 
 // installsItself checks a new node without our programs. The shipped manifest and the container image install the
-// plugins. Pods run and end. The second container of the manifest refills the pool, and runs collections. Finally, a
-// removal leaves nothing on the node.
+// plugins, and pods run. The second container of the manifest runs a collection. Finally, the pods end, and the removal
+// leaves none of our files on the node.
 func (w *world) installsItself(t *testing.T) {
 	n, err := w.AddNode(t.Context(), "bare", cluster.NodeOptions{Bare: true, MaxPods: 20})
 	if n != nil {

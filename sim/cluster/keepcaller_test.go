@@ -10,8 +10,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// keepCaller checks the key keepCaller: the backend of a Service with externalTrafficPolicy Local sees its callers'
-// addresses. This also holds for callers that the backend's routes reach through its ENI.
+// keepCaller checks the key "keepCaller". A backend must see the addresses of its callers if its Service has
+// externalTrafficPolicy Local. This also holds for a caller to which the backend's routes lead directly, through the
+// ENI of the backend.
 func (w *world) keepCaller(t *testing.T) {
 	n := w.join(t, "keeps", cluster.NodeOptions{Conflist: edited(t, "portmap", object{"keepCaller": true})})
 	w.apply(t, podOn("web", n.Name, server()), service("web", "web", "type", "NodePort",

@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/machine"
 )
 
-// kills kills containerd, kubelet and kube-proxy of both nodes while the nodes create pods. Each pod must get an
-// address of its own. At the end, no pod may leave anything behind.
+// kills sends SIGKILL to containerd, then to kubelet, and then to kube-proxy. It does this on both nodes, while the
+// nodes create pods. Each pod must get an address of its own. At the end, no pod may leave anything behind.
 func (w *world) kills(t *testing.T) {
 	w.apply(t, deployment("web", 10, server()))
 	for i, program := range []string{"containerd", "kubelet", "kube-proxy"} {
@@ -106,7 +106,7 @@ func (w *world) unique(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// churn creates pods, and deletes them while others are still being created.
+// churn creates twelve pods, and deletes all of them when six have an address. It does this three times.
 func (w *world) churn(t *testing.T) {
 	for range 3 {
 		w.apply(t, deployment("churn", 12, server()))
@@ -128,7 +128,7 @@ func (w *world) plantedFaults(t *testing.T) {
 	w.strayLease(t)
 }
 
-// wrongRoute adds a route to node1 that drops all packets to a pod. The checks must find the route.
+// wrongRoute adds a route on node1. This route drops all packets from node1 to a pod. The checks must find the route.
 func (w *world) wrongRoute(t *testing.T) {
 	w.apply(t, podOn("web", "node1", server()))
 	web, node := w.ready(t, "web", 1)[0], w.node("node1")
@@ -162,8 +162,8 @@ func found(t *testing.T, err error, what ...string) {
 	}
 }
 
-// strayLease makes a pod, and removes its namespace without a DEL. The pod's lease and rule remain until a collection
-// ends the lease.
+// strayLease makes a pod, and removes the pod's network namespace without a DEL. The pod's lease and rule remain until
+// a collection ends the lease.
 func (w *world) strayLease(t *testing.T) {
 	node := w.node("node2")
 	run(t, node.Run, "ip", "netns", "add", "stray")

@@ -127,7 +127,8 @@ func (w *world) inside(t *testing.T, p pod) *nl.NS {
 }
 
 // lasting returns a server that still answers for 40 seconds after the deletion of its pod. kube-proxy sends
-// connections to the pod until it has learned of the deletion. This does not depend on the pod network.
+// connections to the pod until kube-proxy has learned of the deletion. With another pod network, kube-proxy would do
+// the same.
 func lasting() object {
 	c := container("netexec")
 	c["lifecycle"] = object{"preStop": object{"sleep": object{"seconds": 40}}}

@@ -167,7 +167,7 @@ func (n *Node) installOurs() error {
 		n.Install(n.cluster.options.Plugins))
 }
 
-// Install replaces our plugins and the tool on the node with those in a directory. An earlier release may lack a
+// Install replaces our plugins and the tool on the node with the programs in a directory. An earlier release may lack a
 // plugin. Install then removes this plugin from the node.
 func (n *Node) Install(dir string) error {
 	files, errs := map[string]string{}, []error(nil)
@@ -183,7 +183,8 @@ func (n *Node) Install(dir string) error {
 		os.Symlink(filepath.Join(dir, suiteName+"-tool"), link))...)
 }
 
-// installPlugins copies programs to the node as new files, and renames them. dirs has the directory of each program.
+// installPlugins copies programs to the node as new files, and then renames the new files. dirs has the directory of
+// each program.
 func (n *Node) installPlugins(dirs map[string]string) error {
 	var errs []error
 	for name, dir := range dirs {

@@ -26,9 +26,9 @@ const (
 	atOnce   = 30
 )
 
-// podStart measures the time from kubelet's request for a sandbox to the start of the container, and the plugins'
-// share. It starts pods in turn on a node with our plugins and on a node with the plugin ptp. Our node has warm
-// addresses.
+// podStart measures the time from kubelet's request for a sandbox to the start of the container, and the plugins' share
+// of this time. It starts pods in turn on a node with our plugins and on a node with the plugin ptp. The node with our
+// plugins has warm addresses.
 func (w *world) podStart(t *testing.T) {
 	names := []string{"ours", "ptp"}
 	warm := object{"min": oneByOne + atOnce + 10}
@@ -90,7 +90,7 @@ func (w *world) startPods(t *testing.T, node, name string, n int) {
 	check(t, err)
 }
 
-// startTimes has the duration of a pod's start, and the time of the plugins in it.
+// startTimes has the duration of a pod's start, and how long the plugins took during this start.
 type startTimes struct{ all, plugins time.Duration }
 
 // Lines of containerd's log about the start of a pod.

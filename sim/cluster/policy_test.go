@@ -17,14 +17,14 @@ import (
 )
 
 // engine is a program of another project that enforces NetworkPolicy. make gets the engine and its manifest from a
-// release of that project. The engine's nftables table has the same name.
+// release of that project. The engine's nftables table has the name of the engine.
 const (
 	engine         = "kube-network-policies"
 	engineManifest = "../../.cache/cluster/netpol.yaml"
 )
 
-// policySpecs selects Kubernetes' own tests of NetworkPolicy, and someSpecs selects some of them. allSpecs and fewSpecs
-// are the numbers of selected tests in this release of Kubernetes.
+// policySpecs selects Kubernetes' own tests of NetworkPolicy, and someSpecs selects some of them. In this release of
+// Kubernetes, policySpecs selects allSpecs tests, and someSpecs selects fewSpecs tests.
 const (
 	policySpecs = `\[sig-network\] Netpol`
 	someSpecs   = policySpecs + ` NetworkPolicy between server and client should ` +
@@ -52,8 +52,8 @@ func (w *world) networkPolicy(t *testing.T) {
 		specs))
 }
 
-// newPods counts the calls that new pods make although a policy denies them. It does this for each way in which the
-// engine learns of pods.
+// newPods counts the calls of new pods that arrive although a policy denies these calls. It counts them separately for
+// each way in which the engine learns of pods.
 func (w *world) newPods(t *testing.T) {
 	w.police(t)
 	calls := make(chan string, 10000)
@@ -80,7 +80,7 @@ func (w *world) police(t *testing.T) {
 	w.startEngine(t)
 }
 
-// withoutNRI is a patch with which the engine does not ask the runtime about pods.
+// withoutNRI is a patch for the engine's DaemonSet. With this patch, the engine does not ask the runtime about pods.
 const withoutNRI = `[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--disable-nri=true"}]`
 
 // startEngine installs the engine as an operator does. The engine runs until the end of the test.
@@ -119,8 +119,9 @@ func (w *world) deleteEnginesTable(t *testing.T) {
 	}
 }
 
-// denied checks a policy that denies all calls to the pods of a namespace. After the policy, other hosts cannot call a
-// routed pod. They can still call a pod with an ipvlan slave, because its packets bypass the engine.
+// denied checks a policy that denies all calls to the pods of a namespace. When the engine has learned of the policy,
+// other hosts cannot call a routed pod. The other hosts can still call a pod with an ipvlan slave, because this pod's
+// packets bypass the engine.
 func (w *world) denied(t *testing.T) {
 	t.Helper()
 	w.apply(t, inPool("closed", server()), podOn("open", "node1", server()))
@@ -151,7 +152,8 @@ func inPool(name string, spec object) object {
 	return p
 }
 
-// eagerPods is the number of pods that start under a policy that denies all their calls. eagerAtOnce start at once.
+// eagerPods is the number of pods that start under a policy that denies all their calls. eagerAtOnce of these pods
+// start at the same time.
 const eagerPods, eagerAtOnce = 100, 10
 
 // atStart counts the denied calls that new pods make to the host of the peered VPC. Each pod calls as soon as it runs.
@@ -178,7 +180,8 @@ func (w *world) atStart(t *testing.T, to netip.AddrPort, calls chan string, lear
 	})
 }
 
-// eager starts pods that each call a host ten times a second. It waits until they run, calls do, and deletes the pods.
+// eager starts pods that each call a host ten times a second. It waits until the pods run, calls the function "do", and
+// deletes the pods.
 func (w *world) eager(t *testing.T, round int, to netip.AddrPort, do func()) {
 	t.Helper()
 	var pods []object

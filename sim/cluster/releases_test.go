@@ -14,13 +14,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// before is the directory with the programs of the release before this one. The file commit in it names the commit from
-// which make has built the programs.
+// before is the directory with the programs of the release before this one. In this directory, the file "commit" names
+// the commit from which make has built the programs.
 const before = "../../.cache/before"
 
-// twoReleases exchanges the programs of a node with pods. It begins with the release before, and installs the programs
-// of now, the release before, and the programs of now. Each time, the installed programs delete a pod that the other
-// programs have made, run a collection, and find nothing to repair. Running pods must lose no call.
+// twoReleases exchanges the programs of a node that has pods. The node first gets the programs of the release before
+// this one. Then the test installs three times: the present programs, the programs of the release before, and the
+// present programs again. Each time, the installed programs delete a pod that the other programs have made, run a
+// collection, and find nothing to repair. Running pods must lose no call.
 func (w *world) twoReleases(t *testing.T) {
 	commit, err := os.ReadFile(before + "/commit")
 	check(t, err)

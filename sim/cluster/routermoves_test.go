@@ -15,9 +15,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// routerMoves checks an egress with one router, which asks for its address, as in docs/egress.md. The router moves to
-// the other node and back, while clients on both nodes call a host of a peered VPC. The host always sees one address.
-// The scenario measures how long the clients get no answer.
+// routerMoves checks an egress with one router. The router asks for a certain address, as in docs/egress.md. The router
+// moves four times between two nodes, while a client on each node calls a host of a peered VPC. In all calls, the host
+// must see the router's address. The scenario measures the longest time in which a client got no answer.
 func (w *world) routerMoves(t *testing.T) {
 	t.Cleanup(w.Fabric.EC2.DelayAsEC2())
 	seen := &callLog{from: map[netip.Addr]int{}}

@@ -32,9 +32,9 @@ const (
 	cycle   = 5 * time.Second
 )
 
-// scheduler starts pods on two nodes: few has 3 addresses, many has 40, and EC2 has no more for them. Each kubelet
-// accepts 110 pods. Without the resource "addresses" of the nodes, the scheduler places half of the pods on few, where
-// most of them wait. With the resource, no ADD may fail.
+// scheduler starts pods on two nodes. The node "few" can have 3 addresses for pods, and the node "many" can have 40.
+// Each kubelet accepts 110 pods. Without the resource "addresses" of the nodes, the scheduler places half of the pods
+// on the node "few", where most of these pods wait. With the resource, no ADD may fail for lack of an address.
 func (w *world) scheduler(t *testing.T) {
 	few, many := w.sized(t, "few", "t9.three"), w.sized(t, "many", "t9.forty")
 	without := w.play(t, "without", func(n int) round {
@@ -188,7 +188,8 @@ func (w *world) play(t *testing.T, name string, play func(n int) round) round {
 	return all
 }
 
-// placed starts a burst of pods, waits until as many pods run as there are addresses for, and deletes all pods.
+// placed starts a burst of pods. It waits until each pod either runs, or has failed for lack of an address. Then it
+// deletes all pods.
 func (w *world) placed(t *testing.T, name string) (r round) {
 	t.Helper()
 	spec := pausing()

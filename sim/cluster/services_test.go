@@ -189,7 +189,7 @@ func (w *world) hostPort(t *testing.T) {
 	await(t, func() error { _, err := w.call(client, "http", at); return err })
 }
 
-// hostNetwork checks calls between pods and pods in the node's network, in both directions.
+// hostNetwork checks calls between a pod with its own network and a pod with the node's network, in both directions.
 func (w *world) hostNetwork(t *testing.T) {
 	spec := server()
 	spec["hostNetwork"] = true

@@ -10,7 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// These are shapes of the first two nodes. By default, all plugins are one process, with the conflist for hostPorts.
+// These are shapes of the first two nodes. By default, these nodes have our single plugin, with the conflist for
+// hostPorts.
 const threePlugins, bothFamilies = "three plugins", "both families"
 
 // shaped returns the options of the first two nodes. With bothFamilies, their conflist also has the keys that some

@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// networkSpecs is a pattern for Kubernetes' own tests of the network. The names of conformance tests end with
-// conformance.
+// networkSpecs is a pattern for Kubernetes' own tests of the network. The constant conformance is a pattern for the end
+// of the names of conformance tests.
 const networkSpecs, conformance = `\[sig-network\]`, `.*\[Conformance\]`
 
 // elsewhere has the networkSpecs that do not run with the default shape of the first two nodes. shape is another shape

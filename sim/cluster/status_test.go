@@ -28,7 +28,7 @@ const state = "/run/cni-ipvlan-vpc-k8s"
 // the lock, and then starts.
 func (w *world) statusWhileLocked(t *testing.T) {
 	w.apply(t, podOn("before", "node1", server()))
-	before := w.ready(t, "before", 1)[0] // there is a registry
+	before := w.ready(t, "before", 1)[0] // after this pod's ADD, node1 has a registry
 	w.staysReady(t, "node1", func() {
 		unlock := lock(t, w.Nodes[0].File(state))
 		w.apply(t, podOn("waits", "node1", server()))
@@ -85,7 +85,8 @@ func (w *world) statusUnderLoad(t *testing.T) {
 	})
 }
 
-// staysReady runs the function during. All the time, the node must be Ready, and the condition must not change.
+// staysReady runs the function "during". Meanwhile, the node must be Ready, and the node's condition Ready must not
+// change.
 func (w *world) staysReady(t *testing.T, node string, during func()) {
 	t.Helper()
 	began, err := w.readiness(t.Context(), node)

@@ -66,7 +66,8 @@ func (w *world) endsClean(t *testing.T, n *cluster.Node, before []string) {
 
 func virtualUDP(s serviceAddr) netip.AddrPort { return netip.AddrPortFrom(s.addr, s.udp) }
 
-// calls calls the functions one after the other, again and again, until stop is called. stop returns the errors, too.
+// calls runs the functions one after the other, again and again, until the caller calls stop. stop returns how many
+// calls were made, and the errors of the failed calls.
 func calls(all ...func() error) (stop func() (made int, lost []error)) {
 	end, ended := make(chan struct{}), make(chan struct{})
 	var made int

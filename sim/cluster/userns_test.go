@@ -22,8 +22,8 @@ func (w *world) userNamespaces(t *testing.T) {
 		len(ran["passed"]), len(ran["passed"])+len(ran["failed"])))
 }
 
-// allInUserNamespaces gives each new pod its own user namespace, until the end of the test. It leaves out pods that
-// share a namespace of the node, for which Kubernetes does not allow this.
+// allInUserNamespaces gives each new pod its own user namespace, until the end of the test. It leaves out each pod that
+// shares a namespace of the node, because Kubernetes allows no user namespace for such a pod.
 func (w *world) allInUserNamespaces(t *testing.T) {
 	t.Helper()
 	name := object{"name": "user-namespaces"}
@@ -51,18 +51,19 @@ func (w *world) allInUserNamespaces(t *testing.T) {
 	})
 }
 
-// A deed is what root of a pod must not be able to do, and a shell command that tries it. A command can use these
-// variables:
+// A deed has the name of an action that root in a pod must not be able to do, and a shell command that tries the
+// action. A command can use these variables:
 //
-//   - $neighbour is the address of another pod of the same ENI, and $netns the name of its network namespace;
+//   - $neighbour is the address of another pod of the same ENI, and $netns is the name of this pod's network namespace;
 //   - $link is the name of the node's link to this neighbour;
-//   - $node is the address of the node, and $gateway that of the subnet's router;
+//   - $node is the address of the node, and $gateway is the address of the subnet's router;
 //   - $host is the address of a server in the peered VPC;
 //   - $pin is a file of the node, by which the kernel keeps a BPF program;
 //   - $table is a table of nftables of the node.
 type deed struct{ name, command string }
 
-// changes would change links or nftables. TestAdversaryWays tries packets that no program of a shell can send.
+// changes has deeds that would change links or nftables. In package e2e, TestAdversaryWays sends packets that no shell
+// command can send.
 var changes = []deed{
 	{"change the mode of all links of the ENI", "ip link set eth0 type ipvlan mode l3"},
 	{"separate the links of the ENI", "ip link set eth0 type ipvlan private"},
@@ -96,7 +97,8 @@ var ofNode = []deed{
 	{"call the container runtime", "nc -z -U /run/containerd/containerd.sock"},
 }
 
-// forgeries are calls with the source address from. With the pod's own address, the pod gets an answer.
+// forgeries are calls with the source address in the field "from". With the pod's own source address, such a call gets
+// an answer.
 var forgeries = []struct{ name, from, to string }{
 	{"call as a neighbour", "$neighbour", "$host"},
 	{"call as its node", "$node", "$host"},
@@ -106,7 +108,7 @@ var forgeries = []struct{ name, from, to string }{
 	{"call its node as a neighbour", "$neighbour", "$node:10256/healthz"}, // kube-proxy
 }
 
-// attack makes a pod with its own user namespace try all deeds, as root with all capabilities. After each, the
+// attack makes a pod with its own user namespace try all deeds, as root with all capabilities. After each deed, the
 // neighbour must still get an answer from the attacker.
 func (w *world) attack(t *testing.T) {
 	t.Helper()
@@ -166,7 +168,8 @@ func (w *world) variables(t *testing.T, attacker, neighbour pod) string {
 		n.Addr(), host, path.Base(its.NetNS))
 }
 
-// succeeds runs a command in a pod, and reports whether it has succeeded. Then it undoes changes of the pod.
+// succeeds runs a command in a pod, and reports whether it has succeeded. Then it undoes what the command may have
+// changed in the pod.
 func (w *world) succeeds(t *testing.T, p pod, command string) bool {
 	t.Helper()
 	out, failure := w.sh(p, command+" 2>&1")

@@ -22,7 +22,7 @@ type world struct {
 	before  map[string]*nodeState // the nodes' states after the start, by node
 	table   table
 	figures []string // lines to print at the end
-	spoofed int      // the attackers' packets that EC2 has dropped because of their source address
+	spoofed int      // number of attackers' packets that the fabric has dropped because of the packets' source address
 }
 
 type object = map[string]any
