@@ -31,8 +31,8 @@ ADD) kill -KILL $PPID ;;
 esac
 `
 
-// killedAfterADD kills CRI-O after an ADD, before CRI-O has recorded the pod. The next CRI-O does not know the pod, and
-// leaves the pod's namespace mounted. GC ends the lease only after this namespace has gone.
+// killedAfterADD kills CRI-O after an ADD, before CRI-O has recorded the pod. After its restart, CRI-O does not know
+// the pod, and leaves the pod's namespace mounted. GC ends the lease only after this namespace has gone.
 func (s *server) killedAfterADD(t *testing.T) {
 	leased := s.dieAfterADD(t)
 	s.start(t)
@@ -59,9 +59,9 @@ func (s *server) killedAfterADD(t *testing.T) {
 //	go test -exec "$PWD/nl/nltest/vm/exec" -run Containerd$ ./sim/cri -args -releases "$PWD/.cache/cri/releases"
 var releases = flag.String("releases", "", "TestJudgeContainerd: the `directory` with further releases")
 
-// TestJudgeContainerd kills containerd after an ADD, before containerd has recorded the result. The next containerd
-// knows the pod. When kubelet removes the pod, some releases call DEL. For the other releases, doctor must report that
-// containerd calls no DEL. Then two collections, a minute apart, end the lease.
+// TestJudgeContainerd kills containerd after an ADD, before containerd has recorded the result. After its restart,
+// containerd knows the pod. Some releases call DEL when the test removes the pod, as kubelet does. For all other
+// releases, doctor must report that containerd calls no DEL, and two collections, a minute apart, must end the lease.
 func TestJudgeContainerd(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	dirs := []string{programDir}

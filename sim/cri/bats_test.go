@@ -30,7 +30,7 @@ import (
 //	go test -exec "$PWD/nl/nltest/vm/exec" -run Bats$ ./sim/cri -args -bats "$PWD/.cache/cri/bats"
 var bats = flag.String("bats", "", "TestJudgeBats: the `directory` with bats, CRI-O's tests, and their programs")
 
-// batsFiles are the files of CRI-O's tests of the network. Not has the tests that cannot judge our plugin.
+// batsFiles are the files of CRI-O's tests of the network. The field Not has the tests that cannot judge our plugin.
 var batsFiles = map[string]judge.Suite{
 	"network.bats": {Not: map[string]string{
 		"hostnetwork:true":     "the pod has the network of the node",
@@ -40,7 +40,8 @@ var batsFiles = map[string]judge.Suite{
 	"pod_annotations_capability.bats": {},
 }
 
-// TestJudgeBats runs tests of CRI-O. The tests call a plugin with the name bridge, which here calls our plugin.
+// TestJudgeBats runs tests of CRI-O. The tests call a plugin with the name "bridge". Here, this name leads to a script
+// that calls our plugin.
 func TestJudgeBats(t *testing.T) {
 	if *bats == "" {
 		t.Skip("make judges runs it, with the flag -bats")
@@ -204,8 +205,8 @@ case $conf in
 esac
 `
 
-// cgroupV1 is a program stat that reports version 1 of cgroups. With version 2, CRI-O's tests would skip the test of
-// host ports.
+// cgroupV1 is a program with the name "stat". It reports version 1 of cgroups. With version 2, CRI-O's tests would skip
+// the test of host ports.
 const cgroupV1 = `#!/bin/sh
 case "$*" in
 "-f -c%%T /sys/fs/cgroup") echo tmpfs ;;

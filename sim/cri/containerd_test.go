@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// containerd has a handler for each network. A pod names a handler. Otherwise, it gets the handler "shipped".
+// containerd has a handler for each network. A pod that names no handler gets the handler "shipped".
 var containerd = kind{
 	program:  "containerd",
 	handlers: true,

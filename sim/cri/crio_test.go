@@ -87,10 +87,10 @@ func (s *server) statusAtStart(t *testing.T) {
 	s.ready(t)
 }
 
-// forgottenPod simulates a CRI-O that was killed after the plugins' answer, before CRI-O had recorded the pod. It kills
-// CRI-O, and removes the record. CRI-O never removes the namespaces and the cgroup of this pod. But CRI-O calls GC
-// after the first successful STATUS, and GC ends the pod's lease. Another pod, which CRI-O knows, keeps its address and
-// links.
+// forgottenPod simulates a CRI-O that was killed after the plugins' answer, before CRI-O had recorded the pod.
+// forgottenPod kills CRI-O, and removes CRI-O's record of the pod. CRI-O never removes the namespaces and the cgroup of
+// this pod. But CRI-O calls GC after the first successful STATUS, and GC ends the pod's lease. Another pod, which CRI-O
+// knows, keeps its address and links.
 func (s *server) forgottenPod(t *testing.T) {
 	pods := s.pods(t, "forgotten", 2, nil)
 	forgotten, kept := pods[0], pods[1:]

@@ -15,7 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/judge"
 )
 
-// network has the tests of critest that need a pod's network, or delete it.
+// network has the tests of critest that need or delete the network of a pod.
 var network = judge.Suite{
 	Focus: "Networking|operations on PodSandbox|sysctls|metrics descriptors|Idempotence|support network|HostNetwork|" +
 		"portforward|runtime conditions",

@@ -57,8 +57,8 @@ func (s *server) serveImages(t *testing.T, images map[string]image) {
 	go http.Serve(l, mux) // until the listener is closed
 }
 
-// serve serves an image under the path at, as an OCI registry does, with every tag (OCI distribution specification,
-// "Pull").
+// serve serves an image as an OCI registry does. The argument "at" is the path of the image. Every tag leads to the
+// image (OCI distribution specification, "Pull").
 func (i image) serve(mux *http.ServeMux, at string) {
 	i.each(func(kind, digest string, content []byte) {
 		name := "blobs/sha256:" + digest

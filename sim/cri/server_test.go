@@ -18,7 +18,8 @@ import (
 	"time"
 )
 
-// pluginDir and programDir are where make puts our programs, and the container runtimes with their programs.
+// make puts our programs into pluginDir. It puts the container runtimes and the programs that they need into
+// programDir.
 const (
 	pluginDir  = "../../bin"
 	programDir = "../../.cache/cri"
@@ -32,7 +33,7 @@ type kind struct {
 	args      func(*server) []string
 	handlers  bool             // a pod chooses its network; otherwise all pods have the network of the last start
 	keeps     bool             // whether the next start keeps a pod whose ADD has not finished
-	crowd     int              // number of pods at once; a pod of containerd has processes, which take seconds
+	crowd     int              // number of pods that start at once; the start of a pod takes seconds with containerd
 	stories   []story          // stories for this runtime only
 	peers     []string         // files of other projects' plugins
 	images    map[string]image // images in addition to pauseImage, by repository
@@ -52,7 +53,7 @@ type server struct {
 const shipped = "shipped"
 
 // newServer starts a container runtime that has a network for each conflist. The keys of conflists are the names of the
-// networks. One of the names must be shipped.
+// networks. One of these names must be the constant shipped.
 func newServer(t *testing.T, k kind, v *vpc, conflists map[string][]byte) *server {
 	t.Helper()
 	s := &server{kind: k, vpc: v, dir: v.node.StateDir + "." + k.program, network: shipped,

@@ -83,8 +83,8 @@ var stories = []story{
 	{"a runtime killed in an ADD", "asks", (*server).killedInADD},
 }
 
-// play runs the stories, and checks after each story that the node is as before. Before that, play runs a first pod: it
-// leaves objects that all pods share.
+// play runs the stories, and checks after each story that the node is as before. Before the stories, play creates and
+// removes one pod, because the first pod of a node leaves objects that all pods share.
 func (s *server) play(t *testing.T, stories []story) {
 	t.Helper()
 	s.endPods(t, s.pods(t, "first", 1, nil))
@@ -173,7 +173,8 @@ func carries(e ec2sim.ENI, a netip.Addr) bool {
 		slices.ContainsFunc(e.IPv6Prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// calls makes a call between two addresses, and checks that the called end sees the address as.
+// calls makes a call between two addresses, and checks that the called end sees the source address in the argument
+// "as".
 func (s *server) calls(t *testing.T, from *vpcsim.Namespace, as, to netip.Addr) {
 	t.Helper()
 	if seen, err := from.Call("tcp", netip.AddrPortFrom(to, port)); err != nil || seen.Addr() != as {
@@ -191,7 +192,7 @@ func (s *server) endPods(t *testing.T, pods []*sandbox) {
 }
 
 // limitedPod creates a pod with Kubernetes' annotations for bandwidth, which the runtime passes as a capability. Our
-// plugin derives the burst from the rate. The runtime's burst would be no limit.
+// plugin derives the burst from the rate. With the burst that the runtime passes, the pod would have no limit.
 func (s *server) limitedPod(t *testing.T) {
 	pods := s.pods(t, "limited", 1, map[string]string{"kubernetes.io/ingress-bandwidth": "8M",
 		"kubernetes.io/egress-bandwidth": "16M"})
@@ -281,8 +282,9 @@ func (s *server) killed(t *testing.T) {
 	s.endPods(t, pods)
 }
 
-// killedInADD kills the runtime while a plugin asks EC2 for an address. The next runtime ends the pod. Containerd knows
-// the pod, and removes it. CRI-O does not know the pod, and calls GC. Only then does the plugin continue.
+// killedInADD kills the runtime while a plugin waits for an address from EC2. After its restart, containerd knows the
+// pod, and the test removes the pod. After its restart, CRI-O does not know the pod, and calls GC. Only after that, the
+// test lets the plugin continue.
 func (s *server) killedInADD(t *testing.T) {
 	stopped := s.stopAtChange(t)
 	answered := make(chan error, 1)

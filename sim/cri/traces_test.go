@@ -17,7 +17,8 @@ import (
 )
 
 // traces returns everything that pods can leave behind on the node, in the registry and in the runtime, one item per
-// line. CRI-O leaves namespaces of pods, which traces omits. It does not omit the node's ends of links into them.
+// line. traces omits the namespaces of pods, because CRI-O leaves such namespaces. It has the node's ends of the links
+// that lead into such namespaces.
 func (s *server) traces(t *testing.T) []string {
 	t.Helper()
 	all := strings.Split(nltest.Dump(t, s.node.NS), "\n")
