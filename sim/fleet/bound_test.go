@@ -10,9 +10,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// bound returns the earliest time at which the token buckets can let the last node make its last call. After its
-// arrival, each node makes the calls in needs: the number of calls of each action. If needs is empty, a node is ready
-// when it arrives.
+// bound returns the earliest time at which the token buckets can let the last node make its last call. For each action,
+// needs has the number of calls that each node makes after its arrival. If needs is empty, a node is ready when it
+// arrives.
 func bound(needs map[string]int, arrivals []time.Duration) (most time.Duration) {
 	most = arrivals[len(arrivals)-1]
 	for action, n := range needs {

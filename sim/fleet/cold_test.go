@@ -36,8 +36,8 @@ type cold struct {
 	most  float64       // maximum of coldRun.ratio
 }
 
-// shipped returns the way with the policy of the shipped configuration, with routes to the VPC's peers, and with a
-// change.
+// shipped returns a way. Its policy is the policy of the shipped configuration, with routes to the VPC's peers. The
+// function change then changes this policy.
 func shipped(change func(*lease.Policy)) way {
 	return way{policy: with(func(p *lease.Policy) { p.Peers = true; change(p) })}
 }

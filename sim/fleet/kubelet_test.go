@@ -19,7 +19,7 @@ type node interface {
 	add(ctx context.Context, pod string) error
 	del(ctx context.Context, pod string) error
 	collect(ctx context.Context) error // the function timer calls it every five to seven minutes
-	idle() (int, error)                // returns the number of addresses that the node has, and no pod has
+	idle() (int, error)                // returns the number of the node's addresses that no pod has
 }
 
 // A kubelet starts and ends pods of its node.
@@ -36,7 +36,8 @@ type kubelet struct {
 // pod_workers.go, workerBackOffPeriodJitterFactor).
 const again, againJitter = 10 * time.Second, 5 * time.Second
 
-// until calls do until do succeeds or ctx is done. It reports whether do has succeeded.
+// until repeats the function "do". It returns when "do" has succeeded or ctx is done, and reports whether "do" has
+// succeeded.
 func (k *kubelet) until(ctx context.Context, own *place, do func() error) bool {
 	for do() != nil {
 		k.stats.fails()

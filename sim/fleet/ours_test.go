@@ -196,8 +196,8 @@ func (n *ours) add(ctx context.Context, pod string) error {
 	return nil
 }
 
-// acquire is like ipam.Pool.Acquire. But during the wait for other ADDs, the node's namespace is closed, because this
-// process simulates tens of thousands of processes.
+// acquire is like ipam.Pool.Acquire. But while an ADD waits for other ADDs, its file of the node's namespace is closed.
+// This process simulates tens of thousands of processes, which would have too many open files.
 func (n *ours) acquire(ctx context.Context, p *ipam.Pool, o lease.Owner) (lease.Allocation, error) {
 	a, err := p.Take(ctx, o)
 	if !lease.IsNone(err) {
@@ -223,7 +223,7 @@ func (n *ours) acquire(ctx context.Context, p *ipam.Pool, o lease.Owner) (lease.
 	p.Cloud = n.cloud()
 	a, err = p.Lease(ctx, o)
 	rest := *p
-	go func() { // the process that has asked EC2 finishes its work after its answer
+	go func() { // the process that has asked EC2 finishes its work after its ADD has answered
 		defer func() { <-n.turn }()
 		rest.Finish(ctx)
 	}()

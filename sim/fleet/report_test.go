@@ -155,7 +155,8 @@ func tables(dir string) (string, error) {
 	return text.String(), nil
 }
 
-// rewrite replaces, in a document, the tables that the argument target of make writes.
+// rewrite replaces tables in a document. These are the tables that the command "make TARGET" writes, where TARGET is
+// the argument target.
 func rewrite(file, target, tables string) error {
 	b, err := os.ReadFile(file)
 	if err != nil {

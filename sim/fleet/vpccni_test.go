@@ -104,8 +104,8 @@ func (v *vpcCNI) total() (n int) {
 	return n
 }
 
-// low reports whether the pool has fewer available addresses than one ENI, or one prefix with prefix delegation. A
-// cooling address counts as available.
+// low reports whether the pool has fewer available addresses than one ENI can have. With prefix delegation, it compares
+// with the addresses of one prefix. A cooling address counts as available.
 func (v *vpcCNI) low() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -41,9 +41,10 @@ func enis(n int) map[string]int {
 		"ModifyNetworkInterfaceAttribute": n}
 }
 
-// ways are the compared ways. An ENI has 15 addresses or 14 prefixes. While all pods are replaced, 15 addresses cool,
-// so the pods need 15 more addresses: the three prefixes of a new ENI are enough. With the defaults, the pods have all
-// addresses of two ENIs. So a new pod needs one more address before an old pod ends.
+// ways are the compared ways. An ENI has 15 addresses or 14 prefixes. While the fleet replaces all pods of a node, 15
+// of the node's addresses cool. So a node with 30 pods needs 45 addresses, and the three prefixes of a new ENI are
+// enough. With the defaults, the pods have all addresses of two ENIs. So a new pod needs one more address before an old
+// pod ends.
 var ways = []way{
 	{name: "defaults", policy: defaults(), needs: enis(2), first: enis(1)},
 	{name: "prefixes", policy: with(func(p *lease.Policy) { p.Prefixes = true }), needs: enis(1)},
