@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestAssignIPv6 makes calls, and compares each answer, and the final state of all ENIs except eni-1.
+// TestAssignIPv6 makes calls, and checks each answer. It also checks the final state of all ENIs except eni-1.
 func TestAssignIPv6(t *testing.T) {
 	const (
 		six    = "CreateNetworkInterface SubnetId=subnet-six"

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestAssign makes calls, and compares each answer and the final state of the ENIs.
+// TestAssign makes calls, and checks each answer and the final state of the ENIs.
 func TestAssign(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -134,7 +134,8 @@ func TestSubnetRunsFull(t *testing.T) {
 	}
 }
 
-// TestConcurrentAssigns: each of 200 concurrent callers on 60 ENIs gets its own addresses, or a correct refusal.
+// TestConcurrentAssigns: 200 callers ask at the same time for addresses of 60 ENIs. Each caller gets its own addresses,
+// or a correct refusal.
 func TestConcurrentAssigns(t *testing.T) {
 	c := world
 	c.InstanceTypes = []InstanceType{{Name: "wide", ENIs: 61, IPv4PerENI: 10}}

@@ -76,9 +76,9 @@ func (t InstanceType) checkLimits(v4, v6 int, prefixes bool) error {
 	return nil
 }
 
-// checkSlot refuses a used device index, and an ENI above the limit of the card or of the instance. The limit of the
-// instance counts the ENIs of all cards (Guide: "Network cards"). The simulator checks the index before the limits. It
-// is a guess that EC2 does the same.
+// checkSlot refuses a used device index. It also refuses an ENI if the card or the instance already has as many ENIs as
+// it may have. The limit of the instance counts the ENIs of all cards (Guide: "Network cards"). The simulator checks
+// the index before the limits. It is a guess that EC2 does the same.
 //
 // On types with several cards, the index must be lower than the card's limit of ENIs. In practice, EC2 refuses every
 // other index at a launch (aws/aws-k8s-tester#531). It is a guess that EC2 also refuses such an index at an attachment.

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestFilters makes Describe calls with filters, and compares the IDs in the answers.
+// TestFilters makes Describe calls with filters, and checks the IDs in the answers.
 func TestFilters(t *testing.T) {
 	sim, _ := start(t, world)
 	must(t, sim, "CreateNetworkInterface SubnetId=subnet-b Description=CNI-ENI SecurityGroupId.1=sg-1 "+

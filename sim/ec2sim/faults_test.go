@@ -115,8 +115,8 @@ func TestDelay(t *testing.T) {
 	})
 }
 
-// TestLose: EC2 carries out a call, and closes the connection without an answer. EC2 answers a call that fails, and the
-// calls after the last lost answer.
+// TestLose: EC2 carries out two calls, and closes their connections without an answer. EC2 answers a call that it
+// refuses, and each call after the second lost answer.
 func TestLose(t *testing.T) {
 	sim, _ := start(t, world)
 	server := httptest.NewServer(sim)

@@ -38,8 +38,8 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// TestAnswers compares an answer of each action, byte for byte. The calls create an ENI, a key pair, a security group
-// and an instance, and delete them.
+// TestAnswers compares an answer of each action with a stored answer, byte for byte. The calls create an ENI, a key
+// pair, a security group and an instance, and delete them.
 func TestAnswers(t *testing.T) {
 	life := []string{
 		"CreateNetworkInterface SubnetId=subnet-dual Description=CNI-ENI SecurityGroupId.1=sg-1 " +
@@ -104,8 +104,8 @@ func TestAnswers(t *testing.T) {
 	})
 }
 
-// TestMetadata compares all metadata of an instance. The second ENI has prefixes of both families, and the third ENI
-// has no IPv4.
+// TestMetadata compares all metadata of an instance with stored metadata. The second ENI has prefixes of both families,
+// and the third ENI has no IPv4.
 func TestMetadata(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sim, i := start(t, world)

@@ -40,7 +40,7 @@ func TestClientToken(t *testing.T) {
 }
 
 // TestTokenLife: EC2 remembers a client token while the token's ENI exists, and for the time TokenLife after the ENI's
-// deletion.
+// deletion. If TokenLife is 0, EC2 remembers the token for ever.
 func TestTokenLife(t *testing.T) {
 	for life, want := range map[time.Duration]string{0: "eni-2 eni-2 eni-2 eni-2",
 		24 * time.Hour: "eni-2 eni-2 eni-2 eni-3"} {

@@ -26,8 +26,8 @@ const (
 	dualAttached = dual + "\nAttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-2 DeviceIndex=1"
 )
 
-// TestRules has a case for each refusal of EC2. EC2 carries out the calls in the field before, and refuses the call in
-// the field call.
+// TestRules has a case for each refusal of EC2. EC2 carries out the calls in the field "before", and refuses the call
+// in the field "call".
 func TestRules(t *testing.T) {
 	for _, c := range []struct{ name, before, call, want string }{
 		{"no action", "", "", "400 MissingAction"},

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestBuckets empties each bucket, and checks how many tokens EC2 has added after one second, after 1.5 seconds and
-// after an hour.
+// TestBuckets empties each bucket, and checks how many tokens EC2 has added after one second, after 1.5 more seconds,
+// and after one more hour.
 func TestBuckets(t *testing.T) {
 	const tooMany = "503 RequestLimitExceeded"
 	for _, c := range []struct {
