@@ -27,7 +27,7 @@ func TestNATGateway(t *testing.T) {
 	if err := (nl.Addr{Prefix: netip.PrefixFrom(second, 32), Dev: "lo"}).Add(private.NS); err != nil {
 		t.Fatal(err)
 	}
-	lost(t, private.Namespace, second, vpcsim.InternetAddr) // the fabric does not drop it
+	lost(t, private.Namespace, second, vpcsim.InternetAddr) // the NAT gateway serves this address, too
 	lost(t, f.Internet, netip.Addr{}, vpcsim.NATAddr)       // no instance gets a call to the NAT gateway
 	drops(t, f, vpcsim.Drops{})
 }

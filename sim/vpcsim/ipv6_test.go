@@ -64,7 +64,7 @@ func TestSourceCheck6(t *testing.T) {
 }
 
 // TestPrefix6 attaches an ENI to each of two instances, and gives each ENI a /80 prefix. The route to the ENIs' subnet
-// has no next hop, so each instance solicits the address in the other's prefix.
+// has no next hop, so each instance solicits the other pod's address, which is in the prefix of the other instance.
 func TestPrefix6(t *testing.T) {
 	f := newFabric(t)
 	node, other := run(t, f, "node", "subnet-dual"), run(t, f, "other", "subnet-dual")

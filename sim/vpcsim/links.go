@@ -28,10 +28,10 @@ import (
 //
 // The fabric cannot ask the kernel for the name of a link that is gone. So it stores the name each time a link changes.
 
-// watchLinks follows the links of all ENIs until the fabric is closed. The kernel reports changes of links to the
-// socket that watchLinks opens. With the option NETLINK_LISTEN_ALL_NSID (netlink(7)), the kernel also reports changes
-// in the namespaces that contain the other end of an ENI's link. These are namespaces of instances, and of some pods.
-// netlink.LinkSubscribe does not have this option.
+// watchLinks follows the links of all ENIs until the fabric is closed. watchLinks opens a socket, and the kernel sends
+// reports about changed links to this socket. With the option NETLINK_LISTEN_ALL_NSID (netlink(7)), the kernel also
+// reports changes in the namespaces that contain the other end of an ENI's link. These are namespaces of instances, and
+// of some pods. netlink.LinkSubscribe does not have this option.
 func (f *Fabric) watchLinks() error {
 	var s *rtnl.NetlinkSocket
 	err := f.vpc.Do(func() (err error) {

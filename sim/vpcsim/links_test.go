@@ -167,7 +167,7 @@ func TestLinkReturns(t *testing.T) {
 }
 
 // TestMovedLink moves an ENI's link into a pod, where it works. DEL, or the end of the pod's namespace, brings the link
-// back to the node. There it works as the master of a slave. Then it works in another pod.
+// back to the node. The link then works on the node as the master of a slave, and after that in another pod.
 func TestMovedLink(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	f := newFabric(t)
@@ -291,8 +291,8 @@ func TestRebootUnderPod(t *testing.T) {
 	}
 }
 
-// TestLinkRaces ends namespaces with an ENI's link. Meanwhile EC2 assigns an address to the ENI or detaches it, or the
-// instance reboots.
+// TestLinkRaces ends namespaces that contain an ENI's link. Meanwhile, EC2 assigns an address to the ENI, EC2 detaches
+// the ENI, or the instance reboots.
 func TestLinkRaces(t *testing.T) {
 	nltest.Need(t, "nftables")
 	f := newFabric(t)

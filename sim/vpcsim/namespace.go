@@ -87,7 +87,8 @@ func createNetNS(name string) error {
 	return <-done
 }
 
-// removeNetNS removes a namespace. It also removes a namespace that a killed process has not finished.
+// removeNetNS removes a namespace. It also removes what is there if a process was killed while it created the
+// namespace.
 func removeNetNS(path string) error {
 	err := syscall.Unmount(path, syscall.MNT_DETACH)
 	// EINVAL: nothing is mounted there, because the process was killed before the mount.

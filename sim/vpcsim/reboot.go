@@ -19,7 +19,7 @@ var emptyScript string
 
 // Reboot restarts the instance, whose processes the caller must have ended. All attached ENIs get new links in the
 // instance's namespace, even if their old links were in namespaces of pods. Only the boot ENI has addresses and routes.
-// The metadata service tells the given lies instead of earlier ones (see [ec2sim.Lie]).
+// The metadata service tells the given lies instead of the earlier lies (see [ec2sim.Lie]).
 func (i *Instance) Reboot(lies ...ec2sim.Lie) error {
 	i.Instance.Reboot(lies...)
 	if err := i.fabric.reboot(i, i.ENIs()); err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// State returns one line for each object of a namespace that a plugin could leave behind: links, addresses, routes,
+// State returns one line for each object that a plugin could leave behind in a namespace: links, addresses, routes,
 // rules and nftables. It omits sysctls, because plugins do not reset them: other programs may rely on the new values.
 func State(n *nl.NS) ([]string, error) {
 	links, err := n.Links()

@@ -90,8 +90,8 @@ func drops(t *testing.T, f *vpcsim.Fabric, want vpcsim.Drops) {
 	}
 }
 
-// meet checks that a reaches b at the address to, by ping and by each of the networks. In a call by one of the
-// networks, b must see the source address want.
+// meet checks that a reaches b at the address in the argument "to", by ping and by each of the networks, "tcp" or
+// "udp". In each call by a network, b must see the source address in the argument "want".
 func meet(t *testing.T, a, b *vpcsim.Namespace, to, want netip.Addr, networks ...string) {
 	t.Helper()
 	if err := a.Ping(to); err != nil {
@@ -107,7 +107,7 @@ func meet(t *testing.T, a, b *vpcsim.Namespace, to, want netip.Addr, networks ..
 	}
 }
 
-// lost sends one datagram from the address local, and waits for no answer.
+// lost sends one datagram from the address in the argument "local". It does not wait for an answer.
 func lost(t *testing.T, from *vpcsim.Namespace, local, to netip.Addr) {
 	t.Helper()
 	if err := from.Do(func() error { return datagram(local, to, 1) }); err != nil {
@@ -169,15 +169,15 @@ func TestSourceCheck(t *testing.T) {
 	}
 	drops(t, f, vpcsim.Drops{Spoofed: 3})
 
-	// If the check is off, an ENI may send with any source address. No ENI has 10.0.0.99, so the fabric drops the
-	// answer.
+	// If EC2 does not check the sources of an ENI, the ENI may send with any source address. No ENI has 10.0.0.99, so
+	// the fabric drops the answer.
 	if err := (nl.Addr{Prefix: cidr("10.0.0.99/32"), Dev: "lo"}).Add(liar.NS); err != nil {
 		t.Fatal(err)
 	}
 	call(t, liar, "ModifyNetworkInterfaceAttribute", "NetworkInterfaceId", liar.ENIs()[0].ID,
 		"SourceDestCheck.Value", "false")
 	lost(t, liar.Namespace, addr("10.0.0.99"), honest.Addr())
-	// honest answers this after the spoofed datagram
+	// honest answers these calls later than the spoofed datagram
 	meet(t, liar.Namespace, honest.Namespace, honest.Addr(), liar.Addr(), "tcp", "udp")
 	drops(t, f, vpcsim.Drops{Spoofed: 3, NoHost: 1})
 }
@@ -269,7 +269,7 @@ func TestClose(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	other := newFabric(t) // New removes the files of 77, whose process is gone, and not those of f
+	other := newFabric(t) // New removes the files of vpcsim77, which has no process, and not the files of f
 	if _, err := os.Stat(dead); err == nil {
 		t.Errorf("%s is still there", dead)
 	}
