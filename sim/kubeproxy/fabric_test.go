@@ -178,7 +178,8 @@ func (c caller) call(from kubeproxy.Host, to netip.AddrPort) (by kubeproxy.Host,
 	return kubeproxy.Host(name), as, err
 }
 
-// want makes a call from a host. One of the hosts in the list by must answer, and must see the address of the host as.
+// want makes a call from a host. One of the hosts in the argument "by" must answer. This host must see the address of
+// the host in the argument "as".
 func (c caller) want(t *testing.T, from, as kubeproxy.Host, to netip.AddrPort, by []kubeproxy.Host) kubeproxy.Host {
 	t.Helper()
 	got, seen, err := c.call(from, to)

@@ -141,7 +141,8 @@ func TestLoadKeepsOthers(t *testing.T) {
 	}
 }
 
-// TestLoadFamilies checks that only the node's families are loaded, and that an error names a missing address.
+// TestLoadFamilies checks that Load loads only the rules for the node's families. It also checks that the error for a
+// missing address names the host without this address.
 func TestLoadFamilies(t *testing.T) {
 	need(t)
 	n, _ := nltest.NS(t, "node")

@@ -79,7 +79,7 @@ var families = []family{
 }
 
 // replaceAddrs replaces the addresses of a family in recorded rules by the scenario's addresses. No recorded address is
-// a part of another, because all recorded addresses of a family have the same length.
+// a part of another recorded address, because all recorded addresses of a family have the same length.
 func (s Scenario) replaceAddrs(f family, rules string) (string, error) {
 	var swap []string
 	for h, was := range recordedScenario().Hosts {

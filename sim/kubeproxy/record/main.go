@@ -7,8 +7,9 @@
 //	cd sim/kubeproxy/record && go run .
 //
 // Record needs root, ip(8), nft(8) and iptables(8) in its nft variant. It gets the source of kube-proxy from the Go
-// module proxy, and builds kube-proxy. The build takes minutes. The program changes nothing outside a network namespace
-// of its own. In this namespace, kube-proxy finds an API server with the objects of testdata/scenario.json.
+// module proxy, and builds kube-proxy. The build takes minutes. kube-proxy runs in a network namespace of its own, and
+// changes nothing outside of this namespace. In this namespace, kube-proxy finds an API server with the objects of
+// testdata/scenario.json.
 //
 // Record is a separate module, so that no other code depends on Kubernetes. If you want to record a later kube-proxy,
 // change the versions of k8s.io/kubernetes and of its staging modules in go.mod, and run go mod tidy.
