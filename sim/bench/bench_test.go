@@ -103,8 +103,8 @@ func TestCandidates(t *testing.T) {
 	}
 }
 
-// TestBudgets: a packet above its budget fails the benchmark, with an error that names it. Only the cheapest round
-// counts, because most rounds contain other work of the kernel.
+// TestBudgets: a request that costs more than its budget fails the benchmark. The error names the layout and the route
+// of this request. Only the cheapest round counts, because most rounds contain other work of the kernel.
 func TestBudgets(t *testing.T) {
 	cost := map[string]time.Duration{bare: 1000, ours: 1015, loopless: 1003, routedVeth: 1400, byVeth: 1450,
 		crowded: 1500, tracked: 1500}

@@ -4,7 +4,7 @@
 // Command bench measures the cost of ADD and DEL of whole chains: our chains, and chains of other projects. libcni
 // executes the real plugins on an instance of package vpcsim. With -traffic it measures the cost of packets instead:
 // packets of our pods, and packets of pods whose links are like those of other plugins. With -egress it measures
-// packets to a host outside. With -memory it measures how much memory ADDs take.
+// packets to a host outside the VPC. With -memory it measures how much memory ADDs take.
 //
 // All chains take turns in one run, so that other load of the machine affects all of them. The figures depend on the
 // machine, so bench also prints their ratios to the chain ptp + host-local, which has no masquerading and no policy

@@ -68,8 +68,8 @@ func (n *node) lockTime(ctx context.Context) (size int64, change time.Duration, 
 	if err != nil {
 		return 0, 0, err
 	}
-	// Measure without garbage collection. A plugin exits before its first collection, but this process would also
-	// collect the garbage of the simulated cloud.
+	// Measure without garbage collection. A plugin exits before its first garbage collection, but this process would
+	// also collect the garbage of the simulated cloud.
 	runtime.GC()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	var times []time.Duration
