@@ -83,8 +83,8 @@ func checkClosedChain(r *request) error {
 	}
 	t := nl.Table{Family: "inet", Name: nl.OwnTableOf(r.Network), Chains: []nl.Chain{chain}}
 	if err := t.Intact(r.nodeNS); err != nil && r.Config.looplessMasquerade().Check(r.nodeNS) != nil {
-		return fmt.Errorf("pods would reach Services with the node's address if another program removed the pods' "+
-			"rules: %w", err)
+		return fmt.Errorf("if another program removes the pods' rules, nothing stops a pod's packets to Services "+
+			"that have the node's address as their source: %w", err)
 	}
 	return nil
 }

@@ -127,7 +127,7 @@ func TestClosed(t *testing.T) {
 			}
 		}
 		if err := s.CHECK(p); err == nil ||
-			!strings.Contains(err.Error(), "pods would reach Services with the node's address") {
+			!strings.Contains(err.Error(), "nothing stops a pod's packets to Services") {
 			t.Errorf("CHECK: %v", err)
 		}
 		must(t, s.node.Do(func() error {

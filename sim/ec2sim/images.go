@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// An Image is an Amazon machine image. The simulator knows no contents of an image, so no instance boots from it.
+// An Image is the description of an Amazon machine image. An instance of the simulator runs no software of its image.
 type Image struct {
 	ID           string // ami-...
 	Name         string // for example debian-13-amd64-20260601-2125
