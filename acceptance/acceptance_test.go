@@ -30,7 +30,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/iam"
 )
 
-// TestRefusals checks that the program makes nothing without credentials, or without -yes.
+// TestRefusals checks that the program creates nothing in EC2 without credentials, or without -yes.
 func TestRefusals(t *testing.T) {
 	w := newWorld(t, account, nil, nil)
 	refuse := func(want string, args ...string) string {
@@ -104,7 +104,8 @@ func reachable(t *testing.T) func(*vpcsim.Instance) {
 }
 
 // TestCompare compares a simulated EC2, which stands for the real one, with the simulator in the program. The program
-// reads metadata through SSH. Only the instances differ: in the simulator, they have neither tags nor a key pair.
+// reads metadata through SSH. Only the instances differ: those of the simulator in the program have neither tags nor a
+// key pair.
 func TestCompare(t *testing.T) {
 	w := newWorld(t, account, nil, reachable(t))
 	w.keys()
@@ -131,7 +132,7 @@ func (w *world) policyFits(t *testing.T) {
 	_, printed := w.run(t, "-policy")
 	var p iam.Policy
 	check(t, json.Unmarshal([]byte(printed), &p))
-	// The program makes no call of CreateTags, but creates objects with tags.
+	// The program never calls CreateTags. But it creates objects with tags, which needs this permission.
 	allowed, called := map[string]bool{}, map[string]bool{"CreateTags": true}
 	for _, s := range p.Statement {
 		for _, a := range s.Action {
@@ -146,7 +147,7 @@ func (w *world) policyFits(t *testing.T) {
 	}
 }
 
-// TestComparePlanted changes an answer of EC2. The comparison must fail, and the program must delete all its objects.
+// TestComparePlanted changes answers of EC2. The comparison must fail, and the program must delete all its objects.
 func TestComparePlanted(t *testing.T) {
 	plant := func(ec2 http.Handler) http.Handler {
 		return http.HandlerFunc(func(a http.ResponseWriter, q *http.Request) {
@@ -299,7 +300,7 @@ func TestKilled(t *testing.T) {
 	check(t, p.Process.Kill())
 	p.end(t)
 	left := w.remains()
-	if len(left) != len(before)+7 { // a key pair, a group, two instances with their boot ENIs, and the new ENI
+	if len(left) != len(before)+7 { // a key pair, a security group, two instances with their boot ENIs, and the new ENI
 		t.Fatalf("a killed run has left %v", left)
 	}
 	if status, printed := w.run(t, "-clean", "-yes", "-run", "another"); status != 0 || len(w.remains()) != len(left) {
@@ -347,7 +348,8 @@ func TestCleaning(t *testing.T) {
 	_ = runAndClean(func() error { panic("a mistake") }, func() error { cleaned = true; return nil })
 }
 
-// TestCost checks that a run costs at least its first minute, and that no cost is printed for an unknown price.
+// TestCost checks that a run of one second costs as much as a run of one minute. If the program does not know the
+// price, it must say so.
 func TestCost(t *testing.T) {
 	small := prices["t3.small"]
 	second, minute, hour := estimate(small, 8, time.Second), estimate(small, 8, time.Minute), estimate(small,
@@ -363,8 +365,8 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// TestUsable checks that checkImage refuses some images. Instances of these images would leave a volume, or the
-// programs do not run on them.
+// TestUsable checks that checkImage refuses some images. An instance of such an image would leave a volume behind, or
+// could not run the programs.
 func TestUsable(t *testing.T) {
 	volume := func(ends *bool) types.Image {
 		return types.Image{ImageId: new("ami-1"), Architecture: types.ArchitectureValuesX8664,

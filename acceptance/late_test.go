@@ -34,7 +34,7 @@ type late struct {
 	action  string // the action of the call
 }
 
-// ServeHTTP answers a call of EC2.
+// ServeHTTP answers a call to EC2.
 func (l *late) ServeHTTP(a http.ResponseWriter, q *http.Request) {
 	body, err := io.ReadAll(q.Body)
 	if err != nil {
@@ -72,8 +72,8 @@ func (l *late) hold(action string, q *http.Request) bool {
 	return true
 }
 
-// looked counts the looks. After the right look, it carries the call out, before the program gets the answer to the
-// look.
+// looked counts the looks of the program. After the look for which the call waits, looked carries the call out. Only
+// then, the program gets the answer to its look.
 func (l *late) looked() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -86,8 +86,8 @@ func (l *late) looked() {
 	}
 }
 
-// TestInterruptedAnywhere interrupts runs at one changing call each, in order. EC2 carries the call out after the
-// program has looked once or twice for objects to delete. In the end, no object may remain.
+// TestInterruptedAnywhere interrupts many runs. Each run is interrupted at another changing call. EC2 carries the call
+// out after the program has looked once or twice for objects to delete. In the end, no object may remain.
 func TestInterruptedAnywhere(t *testing.T) {
 	signals := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
 	seen := map[string]bool{}

@@ -19,8 +19,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// A daemon is an SSH server on an instance. The user data and the key pair of the launch configure it, as cloud-init
-// does. It executes commands and forwards connections, as sshd(8) does by default.
+// A daemon is an SSH server on an instance. Like cloud-init, it takes its keys from the user data and the key pair of
+// the launch. Like sshd(8) by default, it executes commands and forwards connections.
 type daemon struct {
 	*vpcsim.Instance
 	command func(context.Context, string, ...string) *exec.Cmd // returns a command that runs on the instance

@@ -16,11 +16,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// own has the directories that each instance has for itself, because the installation writes to them.
+// own lists directories to which the installation writes. So each instance has its own version of them.
 var own = []string{"/etc/cni", "/etc/systemd", "/opt", "/usr/local/bin", "/var/lib/cni"}
 
-// TestWhole runs the whole program against simulated instances on a kernel with ipvlan, from launch to cleaning up. It
-// needs the programs of make build.
+// TestWhole runs the whole program, from the launch of its instances to the deletion of all its objects. The simulated
+// instances need a kernel with ipvlan, and the programs that make build builds.
 func TestWhole(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	w := newWhole(t)
@@ -45,8 +45,8 @@ func TestWhole(t *testing.T) {
 	w.nothingRemains(t)
 	w.policyFits(t)
 
-	// Interrupt the run while a plugin on an instance attaches its new ENI. The conflist gives
-	// this ENI the tag of the run.
+	// Interrupt the run while a plugin on an instance attaches a new ENI to this instance. The conflist gives this ENI
+	// the tag of the run.
 	w.EC2.ResetCalls()
 	w.EC2.Delay("AttachNetworkInterface", time.Hour)
 	p := w.start(t, "-yes", "-only", "pods")

@@ -44,7 +44,7 @@ var account = func() ec2sim.Config {
 		vpc-0000000e    10.1.0.0/16
 		subnet-0000000e 10.1.0.0/24
 		pcx-0000000d    vpc-0000000d vpc-0000000e`)
-	c.SecurityGroups = []string{"sg-0000000d"} // no other groups exist before the program makes them
+	c.SecurityGroups = []string{"sg-0000000d"} // no other group exists until the program creates one
 	c.BootDelay, c.TerminateDelay = 200*time.Millisecond, 300*time.Millisecond
 	c.AttachDelay, c.DetachDelay, c.MetadataDelay = 100*time.Millisecond, 100*time.Millisecond, 100*time.Millisecond
 	return c
@@ -182,7 +182,7 @@ func (w *world) called(action string) func() bool {
 	}
 }
 
-// awaited reports whether the program has asked EC2 for its instances, to wait for them.
+// awaited reports whether the program waits for its instances: it describes them by their IDs.
 func (w *world) awaited() bool {
 	return slices.ContainsFunc(w.EC2.Calls(), func(c ec2sim.Call) bool {
 		return c.Action == "DescribeInstances" && c.Params["InstanceId.1"] != ""

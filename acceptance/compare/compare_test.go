@@ -19,8 +19,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
 )
 
-// place returns a simulator as a Place. Its addresses and IDs depend on the number of other instances (others), which
-// it launches first.
+// place returns a simulator as a Place. Before the two instances of the Place, it launches as many other instances as
+// the argument others says. The simulator's IDs and addresses depend on this number.
 func place(t *testing.T, name string, others int) compare.Place {
 	t.Helper()
 	c := ec2sim.World(`
@@ -89,7 +89,7 @@ func TestAlike(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The numbers of free addresses also differ, but not in kind.
+	// The two subnets also differ in their numbers of free addresses. This difference must not fail the test.
 	free := func(r compare.Row) bool { return r.Field == "subnetSet.item.availableIpAddressCount" && !r.Fails() }
 	if rows := slices.DeleteFunc(table.Rows, free); len(rows) > 0 {
 		t.Errorf("simulators that differ: %+v", rows)
