@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestAltName adds, checks and deletes an alternative name, each twice. While the first link has the name, Add to
-// another link fails. If the link has another MAC address than AltName.MAC, Add does not find it.
+// TestAltName adds, checks and deletes an alternative name, each twice. While a link has the name, Add cannot give the
+// name to another link. If the MAC address of the link AltName.Dev is not AltName.MAC, Add does not find the link.
 func TestAltName(t *testing.T) {
 	n, _ := nltest.NS(t, "node")
 	nltest.Shell(t, n, "ip link add first address 02:00:00:00:00:01 type veth peer name far")

@@ -37,8 +37,8 @@ func TestSlaves(t *testing.T) {
 		!slices.Contains(found[0].Addrs, addr.Addr()) || slices.Contains(found[0].Addrs, ofLo) {
 		t.Errorf("slaves of a pod: %v, %v; want one of link %d with %s", found, err, master.Index, addr.Addr())
 	}
-	// The pod has a link with the card's MAC address, and a slave of this link. The pair to the node makes the kernel
-	// number the pod's namespace.
+	// The pod has a link with the card's MAC address, and a slave of this link. Because of the pair to the node, the
+	// kernel gives the pod's namespace a number.
 	must(t, nl.Veth{Name: "veth1", Peer: "eth1", PeerNS: own}.Add(node))
 	must(t, nl.Veth{Name: "ens5", MAC: mac, Peer: "far2", PeerNS: world}.Add(own))
 	must(t, nl.Addr{Prefix: addr, Dev: "ens5"}.Add(own))

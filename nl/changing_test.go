@@ -18,12 +18,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestListsChanging lists rules and IPv6 routes while other rules and routes before them are added and deleted. The
-// kernel sends such a list in parts, and does not mark it as interrupted. Each unchanged object must be in each list
-// once.
+// TestListsChanging lists rules and IPv6 routes. At the same time, it adds and deletes other rules and routes, which
+// come earlier in the lists. The kernel sends such a list in parts, and does not mark it as interrupted. Each unchanged
+// object must be in each list once.
 func TestListsChanging(t *testing.T) {
 	t.Run("rules", func(t *testing.T) { listWhileChanging(t, 200, ruleAt, (*nl.NS).Rules) })
-	t.Run("routes", func(t *testing.T) { // so few that one large part has room for all
+	t.Run("routes", func(t *testing.T) { // so few routes that one large part has room for all
 		listWhileChanging(t, 120, routeAt, func(n *nl.NS) ([]nl.Route, error) {
 			return n.Routes(nl.RouteFilter{Family: nl.IPv6, Protocol: nl.RouteProtocol})
 		})

@@ -59,7 +59,7 @@ func mountPins(t *testing.T) {
 	})
 }
 
-// A tapped is a pod whose two links are connected to the test as a wire.
+// A tapped is a pod to which the test sends frames, and from which it reads frames, through the pod's two links.
 type tapped struct{ wire }
 
 // newTapped adds the programs without a pod's number, as an earlier release did. Then it adds them with the number.
@@ -86,7 +86,7 @@ func connecting(from, to uint16, flags byte) []byte {
 	return ip4(0, 0, s)
 }
 
-// wants sends a packet through the ENI, and checks how it reaches the node.
+// wants sends a packet through the ENI, and checks how this packet reaches the node.
 func (p *tapped) wants(what, want string, from, to uint16, flags byte) {
 	p.t.Helper()
 	if got := p.how(connecting(from, to, flags)); got != want {
@@ -103,7 +103,8 @@ func (p *tapped) loop(from, to uint16) {
 	p.send(p.out, b)
 }
 
-// fill sends packets of established connections: from outside, and from the pod itself. At intervals, it calls between.
+// fill sends packets of many established connections: some from outside, others from the pod to itself through the
+// loop. After every 500 connections, it calls the function between.
 func (p *tapped) fill(connections int, between func()) {
 	for i := range connections {
 		from, to := uint16(1024+i%0x4000), uint16(nl.SpliceFirst+i/0x4000)

@@ -12,7 +12,7 @@ import (
 )
 
 // FuzzDump reads any bytes as messages of a dump. The kernel writes these messages, but a pod with CAP_NET_ADMIN
-// decides much of their content for its own namespace. Each reader must end.
+// decides much of their content for its own namespace. Each reader must return.
 func FuzzDump(f *testing.F) {
 	rule := slices.Concat(attrString(unix.NFTA_RULE_CHAIN, "forward"),
 		attr(unix.NFTA_RULE_USERDATA, encodeComment("0123456789abcdef")))

@@ -13,7 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// TestDump: the dump has our tables and programs. It has no tables, no comments and no log prefixes of other programs.
+// TestDump: the dump has our tables and our BPF programs. It has no tables of other software, no comments and no log
+// prefixes.
 func TestDump(t *testing.T) {
 	host, pod := two(t)
 	w := nl.Wiring{

@@ -17,7 +17,7 @@ func (n *NS) Paused(typ int, answer uint16, pause func() error) ([][]byte, error
 		return nil, err
 	}
 	defer s.close()
-	msg := &nl.RtMsg{} // it has the length and the first field of struct ndmsg
+	msg := &nl.RtMsg{} // RtMsg has the length and the first field of struct ndmsg
 	msg.Family = unix.AF_INET
 	if err = errors.Join(s.sendRequest(typ, unix.NLM_F_DUMP, msg, nil), pause()); err != nil {
 		return nil, err

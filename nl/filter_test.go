@@ -18,8 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// TestHooks: a link has a hook for outgoing packets only if it has a filter for them. Without such a hook, Check and
-// Del find no filter, and Add refuses one.
+// TestHooks: a link has a hook for outgoing packets only if it has a filter for them. On a link without such a hook,
+// Check and Del find no filter for outgoing packets, and Add of such a filter fails.
 func TestHooks(t *testing.T) {
 	host, pod := two(t)
 	links := nl.Wiring{{host, nl.Veth{Name: "eni", Peer: "eth0", PeerNS: pod}},
@@ -49,7 +49,7 @@ func TestHooks(t *testing.T) {
 	hooks(t, pod, "clsact", "clsact")
 }
 
-// hooks checks that the links eth0 and eth1 have these kinds of qdisc for their filters.
+// hooks checks the kinds of the qdiscs that the links eth0 and eth1 have for their filters.
 func hooks(t *testing.T, n *nl.NS, want ...string) {
 	t.Helper()
 	var got []string
@@ -76,8 +76,8 @@ func hooks(t *testing.T, n *nl.NS, want ...string) {
 	}
 }
 
-// TestOtherRevision: the programs of another release have another revision in their names. Check accepts them if they
-// have the same effect. Del deletes them, and the next Add replaces them.
+// TestOtherRevision: the programs of another release have another revision in their names. Check accepts these programs
+// if their names tell the same effect. Add replaces them, and Del deletes them.
 func TestOtherRevision(t *testing.T) {
 	host, pod := two(t)
 	splice := nl.Splice{ENI: "eth0", Veth: "eth1", MAC: "02:00:00:00:00:48"}

@@ -80,7 +80,8 @@ func to(a netip.Addr) []byte {
 	return frame
 }
 
-// TestForbid adds a Forbid twice, replaces one that differs, and deletes it twice, beside a Splice on the same links.
+// TestForbid adds a Forbid twice, replaces a Forbid that differs, and deletes the Forbid twice. The same links have a
+// Splice.
 func TestForbid(t *testing.T) {
 	host, pod := two(t)
 	links := nl.Wiring{{host, nl.Veth{Name: "eni", Peer: "eth0", PeerNS: pod}},

@@ -31,7 +31,8 @@ func TestLimitString(t *testing.T) {
 	}
 }
 
-// TestLimit adds a Limit twice, replaces one that differs, and deletes it twice, beside other filters.
+// TestLimit adds a Limit twice, replaces a Limit that differs, and deletes the Limit twice. The same links have other
+// filters.
 func TestLimit(t *testing.T) {
 	nltest.Need(t, "police")
 	host, pod := two(t)

@@ -17,7 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
 )
 
-// If MOVE_CARD is set, the test binary moves a card to the pod whose namespace is at MOVE_TO, or back.
+// If MOVE_CARD is set, the test binary moves a card into the pod whose namespace is at MOVE_TO, or from there back to
+// the node.
 func init() {
 	verb := os.Getenv("MOVE_CARD")
 	if verb == "" {
@@ -30,7 +31,7 @@ func init() {
 	os.Exit(0)
 }
 
-// moveCard adds or deletes the card in the namespace of the process, which is the node's.
+// moveCard runs Add or Del of the card. The process is in the node's namespace.
 func moveCard(verb, path string) error {
 	node, err := nl.Node()
 	if err != nil {
@@ -48,8 +49,8 @@ func moveCard(verb, path string) error {
 }
 
 // TestMovedLinkKill kills Add and Del after each system call. The card is then either on the node, or completely in the
-// pod. After another Del it is on the node, and the next Add succeeds. Before the kill, the test makes the same system
-// call of an Add fail.
+// pod. After another Del, the card is on the node, and the next Add succeeds. Before each kill of an Add, the test runs
+// another Add in which the same system call fails.
 func TestMovedLinkKill(t *testing.T) {
 	b := newBay(t)
 	before := nltest.Dump(t, b.node, b.pod)

@@ -24,7 +24,7 @@ const cardMAC = "06:00:00:00:00:07"
 type bay struct {
 	*testing.T
 	node, pod, vpc *nl.NS
-	path           string // of the pod
+	path           string // of the pod's namespace
 }
 
 // newBay makes the three namespaces. The node has its own eth0, and the card is its link ens6.
@@ -55,7 +55,7 @@ func (b bay) moved() nl.MovedLink {
 		Group: nl.PodGroup([]byte("pod!"))}
 }
 
-// same compares the dump before with a new dump of node and pod.
+// same checks that a new dump of node and pod is equal to the dump before.
 func (b bay) same(what, before string) {
 	b.Helper()
 	if d := cmp.Diff(before, nltest.Dump(b, b.node, b.pod)); d != "" {
@@ -82,7 +82,7 @@ func TestMovedLinkString(t *testing.T) {
 func TestMovedLink(t *testing.T) {
 	b := newBay(t)
 	for _, up := range []bool{false, true} {
-		if up { // the last slave leaves a card in this state
+		if up { // the end of the last slave leaves a card in this state
 			nltest.Shell(b, b.node, "ip link set ens6 up; ip addr add 192.0.2.9/24 dev ens6; ip link set ens6 down")
 		}
 		v := b.moved()
@@ -205,8 +205,8 @@ func TestMovedLinkMaster(t *testing.T) {
 	}
 }
 
-// TestMovedLinkName: Del moves the card back, even if another link of the node has its name, or if its name is not
-// known.
+// TestMovedLinkName: Del moves the card back, even if another link of the node now has the card's former name, or if
+// this name is not known.
 func TestMovedLinkName(t *testing.T) {
 	const byMAC = "enx060000000007"
 	b := newBay(t)
@@ -267,7 +267,7 @@ func TestMovedLinkReturned(t *testing.T) {
 		}
 		nltest.Shell(b, b.node, "ip link set dev9 down; ip link set dev9 name ens6")
 	}
-	// The group is that of another attachment, so the card is not found.
+	// The group is that of another attachment, so Del does not find the card.
 	b.must(b.moved().Add(b.node))
 	v = b.moved()
 	v.Group++
@@ -327,7 +327,7 @@ func TestMovedLinkHostile(t *testing.T) {
 	}
 }
 
-// TestMovedLinkFilters: filters stay behind when the card moves.
+// TestMovedLinkFilters: when the card moves to the node, it loses the filters that it had in the pod.
 func TestMovedLinkFilters(t *testing.T) {
 	nltest.Need(t, "police")
 	b := newBay(t)
@@ -350,7 +350,7 @@ func TestMovedLinkFilters(t *testing.T) {
 	nltest.Shell(b, b.node,
 		`[ -z "$(tc qdisc show dev ens6 clsact; tc filter show dev ens6 ingress; tc filter show dev ens6 egress)" ]`)
 
-	// The filters of the node do not move to the pod either.
+	// When the card moves to the pod, it loses the filters that it had on the node.
 	b.must(errors.Join(home.Add(), home.Check()))
 	b.must(v.Add(b.node))
 	nltest.Shell(b, b.pod, `[ -z "$(tc filter show dev eth0 ingress; tc filter show dev eth0 egress)" ]`)

@@ -168,8 +168,8 @@ func TestTerms(t *testing.T) {
 	}
 }
 
-// set adds a set of intervals with the number 1. In addrs, the first address of an interval and the first address after
-// it alternate.
+// set adds a set of intervals with the number 1. For each interval, addrs has two addresses: the first address of the
+// interval, and the first address after the interval.
 func set(t *testing.T, c *nftables.Conn, table *nftables.Table, addrs []string) (name string, number uint32) {
 	t.Helper()
 	s := &nftables.Set{Table: table, Name: "__set%d", ID: 1, Anonymous: true, Constant: true, Interval: true,

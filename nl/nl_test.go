@@ -51,8 +51,8 @@ func TestLinkByMAC(t *testing.T) {
 	}
 }
 
-// TestLinksOf finds a link by its MAC address: under its name, after a rename, and when a link above it has taken its
-// name.
+// TestLinksOf finds a link by its MAC address: under its first name, after a rename, and after a link above it has
+// taken its first name.
 func TestLinksOf(t *testing.T) {
 	host, pod := two(t)
 	const otherMAC = "02:00:00:00:00:99"
@@ -189,7 +189,7 @@ func TestSysctl(t *testing.T) {
 }
 
 // TestNames: the kernel would replace an empty name by one of its own, and cut a name that is too long. Add refuses
-// both.
+// both names.
 func TestNames(t *testing.T) {
 	host, pod := two(t)
 	for _, name := range []string{"", "sixteen-bytes-16"} {

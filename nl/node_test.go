@@ -10,7 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestKeepOpen: with the same context, each namespace is opened once, and stays open until the use of the context ends.
+// TestKeepOpen: calls with the same context open each namespace once. The namespace stays open until the use of the
+// context ends.
 func TestKeepOpen(t *testing.T) {
 	node := func(use func() (*nl.NS, error)) *nl.NS {
 		t.Helper()

@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestRemoveShared: objects that serve all pods stay as long as a link or a route of ours belongs to a pod. Then
-// RemoveShared deletes them. Objects of other programs stay.
+// TestRemoveShared: as long as a link or a route of ours belongs to a pod, RemoveShared keeps the objects that serve
+// all pods. After that, RemoveShared deletes these objects. Objects of other programs stay.
 func TestRemoveShared(t *testing.T) {
 	nltest.Need(t, "nftables")
 	host, _ := nltest.NS(t, "host")

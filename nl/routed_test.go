@@ -54,7 +54,8 @@ func claims() (one, other nl.Branch) {
 	return of(1, 0x20), of(2, 0x40)
 }
 
-// TestBranchClaim: a chain belongs to one group. If two groups claim it at the same time, one of them gets it.
+// TestBranchClaim: a chain belongs to one group. If two groups claim a chain at the same time, exactly one group gets
+// it.
 func TestBranchClaim(t *testing.T) {
 	nltest.Need(t, "nftables")
 	n, path := nltest.NS(t, "host")

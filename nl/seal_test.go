@@ -16,8 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestSeal: a table of an earlier release has no seal. Add gives it one, and keeps its rules. A table with the same
-// number of other rules has another seal, and Add replaces it.
+// TestSeal: a table of an earlier release has no seal. Add gives it one, and keeps its rules. If a table has the same
+// number of rules, but other rules, it has another seal, and Add replaces the table.
 func TestSeal(t *testing.T) {
 	n, _ := nltest.NS(t, "host")
 	nltest.Need(t, "nftables")

@@ -109,7 +109,8 @@ func TestSettingsRefused(t *testing.T) {
 	b.must(b.node.Kept(l, was))
 }
 
-// TestMovedLinkSysctls: the sysctls of a link stay behind when the link moves.
+// TestMovedLinkSysctls: a pod changes sysctls of its card. After Del, the card on the node has the same sysctls as
+// before.
 func TestMovedLinkSysctls(t *testing.T) {
 	b := newBay(t)
 	dump := func() (out []byte) {
@@ -195,7 +196,7 @@ func (b bay) tcx(n *nl.NS, link string, held bool) {
 	prog := program(b.T, unix.BPF_PROG_TYPE_SCHED_CLS, next)
 	defer unix.Close(prog)
 	b.must(n.Do(func() (failed error) {
-		l, err := nl.Node() // of this thread
+		l, err := nl.Node() // the namespace of this thread
 		if err != nil {
 			return err
 		}
@@ -273,8 +274,8 @@ func TestSettingsCard(t *testing.T) {
 	}
 }
 
-// noScatterGather switches off the first offload. For each 32 offloads, it has a mask of the offloads to set, and
-// their values.
+// noScatterGather switches off the first offload. For every 32 offloads, it has a mask of the offloads to set, and a
+// mask of their values.
 var noScatterGather = []uint32{0x3b, 2, 1, 0, 0, 0}
 
 // ethtool executes a command of ethtool(8) in a namespace.

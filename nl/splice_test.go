@@ -36,7 +36,7 @@ func TestSpliceSupported(t *testing.T) {
 	}
 }
 
-// TestSplice adds a Splice twice, repairs one that differs, and deletes it twice.
+// TestSplice adds a Splice twice, repairs a Splice that differs, and deletes the Splice twice.
 func TestSplice(t *testing.T) {
 	host, pod := two(t)
 	links := nl.Wiring{

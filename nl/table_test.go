@@ -76,7 +76,7 @@ func asking() nl.Table {
 	}}
 }
 
-// TestTable adds each term, and repairs changes of another program.
+// TestTable adds a table with each term, and repairs the table after changes by another program.
 func TestTable(t *testing.T) {
 	n, _ := nltest.NS(t, "host")
 	nltest.Need(t, "nftables")

@@ -70,7 +70,8 @@ func (l lane) send(t *testing.T, f nl.Family) {
 	}
 }
 
-// TestTap: a Tap sees packets with its address at each place, in order.
+// TestTap: a Tap sees a packet with its address first where the packet arrives, and then where it leaves. It sees no
+// packets of other addresses.
 func TestTap(t *testing.T) {
 	nltest.Need(t, "root", "netns")
 	l := newLane(t)

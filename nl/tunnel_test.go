@@ -37,7 +37,7 @@ func tunneled(t *testing.T) *nl.NS {
 	return n
 }
 
-// TestTunnel adds tunnels of both families, checks differences, and deletes.
+// TestTunnel adds and deletes tunnels of both families. Check must find tunnels that differ.
 func TestTunnel(t *testing.T) {
 	n := tunneled(t)
 	before := nltest.Dump(t, n)
@@ -78,7 +78,7 @@ func TestTunnel(t *testing.T) {
 	}
 }
 
-// TestFOUPortInUse: another program of the pod already uses the port.
+// TestFOUPortInUse: another program of the pod already uses the port. The error of Add says so.
 func TestFOUPortInUse(t *testing.T) {
 	n := tunneled(t)
 	for _, local := range locals {
@@ -98,7 +98,7 @@ func TestFOUPortInUse(t *testing.T) {
 	}
 }
 
-// TestNoFOU: without FOU in the kernel, Supported and Add return ErrNoFOU. Without CAP_SYS_MODULE it is also
+// TestNoFOU: without FOU in the kernel, Supported and Add return ErrNoFOU. Without CAP_SYS_MODULE, the error is also
 // ErrMayNotLoad.
 func TestNoFOU(t *testing.T) {
 	n, _ := nltest.NS(t, "pod")

@@ -14,8 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// TestNoRA makes a pod send router advertisements through two pairs. One pair's end on the node accepts them. When it
-// has an address, the other end must have none. In the second case, the node forwards, and accept_ra is 2.
+// TestNoRA makes a pod send router advertisements through two pairs. The end "other" on the node accepts the
+// advertisements, and gets an address and a default route. The end "deaf", with NoRA, must get neither. In the case "a
+// router", the node forwards, and accept_ra is 2.
 func TestNoRA(t *testing.T) {
 	t.Run("a host", func(t *testing.T) { noRA(t, false) })
 	t.Run("a router", func(t *testing.T) { noRA(t, true) })

@@ -192,7 +192,7 @@ func TestAddRefusesWhatDiffers(t *testing.T) {
 	}
 }
 
-// TestDelWithoutNamespace: the pod's namespace is gone. Del deletes the objects on the host.
+// TestDelWithoutNamespace: the pod's namespace is gone. Del deletes the objects on the node.
 func TestDelWithoutNamespace(t *testing.T) {
 	host, pod := two(t)
 	before := nltest.Dump(t, host)

@@ -34,8 +34,8 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// TestWith writes a number into both halves of its instruction. A map's descriptor goes into the first half, with the
-// mark BPF_PSEUDO_MAP_FD.
+// TestWith: a number goes into both halves of the instruction that loads the number. A map's descriptor goes into the
+// first half, with the mark BPF_PSEUDO_MAP_FD.
 func TestWith(t *testing.T) {
 	p := program{
 		code:     []uint64{0x95, 0x0218, 0, 0x0318, 0},

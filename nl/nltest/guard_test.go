@@ -17,7 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// leaks has functions that leave something behind. A key is the beginning of Guard's message about it.
+// leaks has functions that leave something behind. A key is the beginning of Guard's message about what the function
+// leaves.
 var leaks = map[string]func(t *testing.T) error{
 	"namespace /run/netns/forgotten": func(*testing.T) error {
 		return os.WriteFile("/run/netns/forgotten", nil, 0o644)
@@ -56,7 +57,7 @@ func named(pid int) string { return fmt.Sprintf("/run/netns/pod-%d-1", pid) }
 // another is the ID of a process whose tests run at the same time.
 const another = 1
 
-var listener net.Listener // a reference, so that it is not collected and closed
+var listener net.Listener // a reference, so that the garbage collector does not close it
 
 // TestLeak leaves something behind. TestGuard runs it in a process and a namespace of its own.
 func TestLeak(t *testing.T) {
@@ -76,7 +77,7 @@ func TestLeak(t *testing.T) {
 func TestGuard(t *testing.T) {
 	n, _ := nltest.NS(t, "host")
 	run := func(leak string) (out []byte, err error) {
-		f, err := os.Create(filepath.Join(t.TempDir(), "output")) // no pipe: a process left behind would keep it open
+		f, err := os.Create(filepath.Join(t.TempDir(), "output")) // no pipe, which a leftover process would keep open
 		if err != nil {
 			t.Fatal(err)
 		}
