@@ -30,8 +30,8 @@ type question struct {
 	cards  int      // number of network cards of the instance type
 }
 
-// expressions are configurations, and flags of maxpods in addition to --config. If lower is true, an expression may
-// give a lower number than maxpods prints for the instance type.
+// expressions has configurations, each with the flags that maxpods gets in addition to --config. If lower is true, an
+// expression may give a lower number than maxpods prints for the instance type.
 var expressions = map[string]struct {
 	keys, flags string
 	lower       bool
@@ -119,7 +119,7 @@ func questions(t *testing.T, tool func(...string) string, name, keys, flags stri
 	args := append([]string{"maxpods", "--config", file}, strings.Fields(flags)...)
 	for _, program := range []string{"karpenter", "nodeadm"} {
 		if program == "karpenter" && strings.Contains(keys, `"none"`) {
-			continue // for such nodes, Karpenter adds addresses that our configuration does not name
+			continue // with provision "none", maxpods has no expression for Karpenter
 		}
 		var of struct{ Expression string }
 		printed := tool(append(slices.Clone(args), "--format", program, "--output", "json")...)

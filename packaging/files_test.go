@@ -175,7 +175,8 @@ func TestCloudInitRefused(t *testing.T) {
 }
 
 // refusing is the text of each program that the script of the user data calls. The program records its arguments, and
-// fails if its work needs EC2. This applies to cni-warm.service, and without --no-block, systemctl waits for it.
+// fails if its work needs EC2. So systemctl also fails if it starts cni-warm.service without --no-block, because it
+// then waits for the service.
 const refusing = `#!/bin/sh
 echo "${0##*/} $*" >>"$CALLS"
 case "${0##*/} $*" in
@@ -197,8 +198,8 @@ func put(t *testing.T, path, text string) {
 	}
 }
 
-// written returns the files that the key write_files has. The key is the file's path, and the value is its literal
-// block. The blocks are indented by six spaces.
+// written returns the files in the list write_files of the user data, as a map from the path to the content. In the
+// user data, each content is a literal block, indented by six spaces.
 func written(t *testing.T, name string) map[string]string {
 	t.Helper()
 	files := map[string]string{}

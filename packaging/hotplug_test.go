@@ -21,8 +21,8 @@ import (
 // install them, because they would configure this machine.
 const seizers = "../.cache/seizers"
 
-// TestHotplug runs Debian's cloud-init on a simulated instance that has an ENI for pods. It does this without our
-// drop-in, and with our drop-in.
+// TestHotplug runs Debian's cloud-init on a simulated instance that has an ENI for pods. It runs cloud-init once
+// without our drop-in, and once with our drop-in.
 func TestHotplug(t *testing.T) {
 	nltest.Need(t, "root", "netns")
 	need(t, seizers+"/usr/bin/cloud-init", "/usr/bin/python3", "unshare")

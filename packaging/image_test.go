@@ -21,9 +21,9 @@ import (
 func TestImageBuilder(t *testing.T) { command(t, "go", "test", "-C", "image", "./...") }
 
 // TestImage makes the image of the programs in bin twice. Both images must have the same digest, and be smaller than
-// 21.2 MB. The image is installed into a root directory, which must then have the files of a package, except the
-// documentation. Then it is removed. With CNI_TEST_PACKAGE=all, the test also builds the programs twice, for both
-// architectures.
+// 21.2 MB. The test installs the image into a root directory. This directory must then have the files of a package,
+// except the documentation. Afterwards, the test removes the installation. With CNI_TEST_PACKAGE=all, the test also
+// builds the programs twice, for both architectures.
 func TestImage(t *testing.T) {
 	nltest.Need(t, "root")
 	args := []string{"-i", "-b", "../bin", runtime.GOARCH}

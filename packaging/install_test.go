@@ -74,8 +74,8 @@ func TestInstallQuestions(t *testing.T) {
 	}
 }
 
-// TestInstallRemove runs the tool's commands in the page's section "Remove", on a node whose pods have ended.
-// Afterwards, EC2 must have only the boot ENI.
+// TestInstallRemove runs the commands of cni-tool that the section "Remove" of the page shows. The pods of the node
+// have ended. Afterwards, EC2 must have only the boot ENI.
 func TestInstallRemove(t *testing.T) {
 	nltest.Need(t, "root", "netns")
 	fabric, node := instance(t)

@@ -20,8 +20,8 @@ import (
 var maxPodsKey = regexp.MustCompile(`(?i)max-?pods(?:PerNode)?\\?"?\s*[:=]\s*"?(\d+)`)
 
 // TestMaxPods checks that the files for platforms have the number that "cni-tool maxpods" prints on their instance
-// type, an m5.large. Karpenter's nodes start with prefixes. For these nodes, the number must be that of the prefixes'
-// addresses.
+// type, an m5.large. Karpenter's nodes start with prefixes. For these nodes, the number must be the number of addresses
+// in these prefixes.
 func TestMaxPods(t *testing.T) {
 	files, err := filepath.Glob("platforms/*")
 	if err != nil {

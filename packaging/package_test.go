@@ -85,7 +85,7 @@ func deb(t *testing.T, file string, want []string) {
 
 func rpm(t *testing.T, file string, want []string) {
 	root := t.TempDir()
-	// The package's scripts run in the root directory, so it needs a shell.
+	// The package's scripts run in the root directory, so this directory needs a shell.
 	need(t, "busybox")
 	shell, err := exec.LookPath("busybox")
 	if err != nil {

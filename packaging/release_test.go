@@ -217,7 +217,7 @@ func summed(t *testing.T, dir string) {
 	}
 }
 
-// signed checks that the signature is valid for the checksums, and not for changed checksums.
+// signed checks that the signature is valid for the checksums, and invalid for changed checksums.
 func signed(t *testing.T, dir string) {
 	t.Helper()
 	verify := func() error {

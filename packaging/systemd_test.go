@@ -33,8 +33,8 @@ func TestSystemd(t *testing.T) {
 }
 
 // boot boots systemd in a container on a simulated instance. The container runs the script testdata/STORY, and boot
-// compares the output with STORY.golden. The argument debian is a directory with unpacked packages of Debian, which the
-// container also has.
+// compares the output with STORY.golden. If the argument debian is not empty, it is a directory with unpacked packages
+// of Debian. The container also gets the files of these packages.
 func boot(t *testing.T, story, debian string) {
 	t.Helper()
 	need(t, "/lib/systemd/systemd", "/lib/systemd/systemd-networkd", "dbus-daemon", "ip", "jq", "nft", "tc", "unshare")

@@ -29,7 +29,7 @@ import (
 
 var test = release{version: "v1.2.3", date: time.Unix(1700000000, 0).UTC()}
 
-// root writes the files of an image. They contain the name of the architecture.
+// root writes the files of an image. Each file contains the name of the architecture.
 func root(t *testing.T, arch string, umask os.FileMode) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -63,7 +63,7 @@ func index(t *testing.T, umask os.FileMode) v1.ImageIndex {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// With several entries, the push commands of some tools do not know which entry to push.
+	// If an index has several entries, the push commands of some tools do not know which entry to push.
 	m, err := whole.IndexManifest()
 	if err != nil || len(m.Manifests) != 1 {
 		t.Fatal(m, err)

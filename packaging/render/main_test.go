@@ -34,7 +34,8 @@ func rendered(t *testing.T, values string) string {
 	return text
 }
 
-// valuesOf writes a file of values, and returns its path. The file has the values of the shipped manifest, and more.
+// valuesOf writes a file of values, and returns its path. The file has the values of the shipped manifest, and the
+// values in the argument more.
 func valuesOf(t *testing.T, more string) string {
 	t.Helper()
 	var all map[string]any

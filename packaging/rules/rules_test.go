@@ -32,13 +32,15 @@ type story map[string]func(now time.Duration) float64
 // is returns a metric with a constant value.
 func is(v float64) func(time.Duration) float64 { return func(time.Duration) float64 { return v } }
 
-// counts returns a counter. From the time from to the time to, it increases by one in each interval often.
+// counts returns a counter. The counter increases by one in each interval of the length often, but only between the
+// times from and to.
 func counts(often, from, to time.Duration) func(time.Duration) float64 {
 	return func(now time.Duration) float64 { return float64(max(0, min(now, to)-from) / often) }
 }
 
-// renewed returns a metric with a deadline that is up to most in the future. After each deadline, the node asks EC2
-// again a moment later, and EC2 refuses again. After end, no new deadline is set.
+// renewed returns a metric whose value is a deadline. A new deadline is in the future by the duration most. After each
+// deadline, the node asks EC2 again a moment later, and EC2 refuses again. After the time end, the node sets no new
+// deadline.
 func renewed(most, moment, end time.Duration) func(time.Duration) float64 {
 	return func(now time.Duration) float64 {
 		return (min(now, end)/(most+moment)*(most+moment) + most).Seconds()
