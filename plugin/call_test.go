@@ -130,8 +130,8 @@ func TestLikeSkel(t *testing.T) {
 	}
 }
 
-// TestRefusedNames: ADD refuses some interface names that skel accepts, because with Multus, a pod chooses the name.
-// DEL and CHECK accept them: an earlier release may have added such an interface.
+// TestRefusedNames: with Multus, a pod chooses the names of its interfaces. So ADD refuses some names that skel
+// accepts. DEL and CHECK accept these names, because an earlier release may have added such an interface.
 func TestRefusedNames(t *testing.T) {
 	for _, name := range []string{"größe", "a\x1b[2J", "a\u202eb", "lo", "all", "eth%d", "egress4", "tunl0"} {
 		for _, verb := range []string{"ADD", "CHECK", "DEL"} {

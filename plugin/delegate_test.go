@@ -49,8 +49,8 @@ func orphan(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Check(within(func() bool { return ended(pid) }))
 }
 
-// TestDelegateOverdue: a delegate is killed at its time limit. The error says so, and has the code after which the
-// runtime tries again.
+// TestDelegateOverdue: the plugin kills its delegate at the time limit. The error says so, and has the code after which
+// the runtime tries again.
 func TestDelegateOverdue(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("CNI_PATH", dir)
@@ -73,8 +73,8 @@ func TestDelegateOverdue(t *testing.T) {
 	}
 }
 
-// TestDelegateAnswersFirst: a delegate closes its standard output, and so has answered. The end of the command must not
-// kill it afterwards.
+// TestDelegateAnswersFirst: a delegate has answered when it closes its standard output. If the plugin's command ends
+// after that, the delegate must still run.
 func TestDelegateAnswersFirst(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("CNI_PATH", dir)

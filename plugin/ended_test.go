@@ -14,7 +14,8 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// TestEnded: the plugin is told how each command has ended, even if its configuration is refused, or if it panics.
+// TestEnded: Commands.Ended gets the outcome of each command, even if the configuration is wrong, or if the command
+// panics.
 func TestEnded(t *testing.T) {
 	const delay = 5 * time.Millisecond
 	var verb string

@@ -86,7 +86,8 @@ func TestResultWrong(t *testing.T) {
 	}
 }
 
-// TestResultOdd: the CNI library reads results that are wrong or unusual.
+// TestResultOdd: parseResult leaves results that are wrong or unusual to the CNI library. prevResult refuses a result
+// of a later version than the configuration's.
 func TestResultOdd(t *testing.T) {
 	for _, text := range []string{
 		`{}`, `{"cniVersion":"0.4.0"}`, `{"cniVersion":"1.2.0"}`,
@@ -106,8 +107,8 @@ func TestResultOdd(t *testing.T) {
 	}
 }
 
-// TestOrdinaryCall: the configurations of the examples are read without encoding/json, both as runtimes write them and
-// with additional spaces.
+// TestOrdinaryCall: the codec reads the configurations of the examples without encoding/json. It reads them as runtimes
+// write them, and with additional spaces.
 func TestOrdinaryCall(t *testing.T) {
 	files, err := filepath.Glob("../conflist-examples/*.conflist")
 	if err != nil || len(files) == 0 {

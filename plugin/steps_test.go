@@ -15,9 +15,9 @@ import (
 	"testing"
 )
 
-// TestSteps counts how many statements of ours are executed for text that a pod writes. A text that is four times as
-// long may take at most four times as many steps. A DEL must not depend on the text. The test uses the real programs,
-// built with counters.
+// TestSteps counts the statements that our programs execute for a text that a pod writes. For a text that is four times
+// as long, an ADD or DEL may execute at most four times as many statements. The test uses the real programs, built with
+// counters.
 func TestSteps(t *testing.T) {
 	s := buildSteps(t)
 	fill := func(text string) func(n int) string {
@@ -134,7 +134,7 @@ func buildSteps(t *testing.T) steps {
 	return s
 }
 
-// count runs a command. It returns how many statements were executed, and how many bytes the command got.
+// count runs a command. It returns how many statements the program has executed, and how many bytes the program got.
 func (s steps) count(t *testing.T, program, verb string, c call) (executions, sent int) {
 	t.Helper()
 	if c.args == "" {

@@ -52,7 +52,7 @@ func newNode(t *testing.T) node {
 	return newNodeWithout(t)
 }
 
-// newNodeWithout makes a node on a kernel that need not have ipvlan.
+// newNodeWithout makes a node, and does not need ipvlan in the kernel.
 func newNodeWithout(t *testing.T) node {
 	t.Helper()
 	nltest.Need(t, "root", "nftables")
@@ -104,7 +104,8 @@ func (n node) registry() *registry.Registry {
 	return r
 }
 
-// vacant checks that no address is leased to an attachment.
+// vacant checks that no attachment has a lease, and that no ADD waits. All addresses must be free, except those with a
+// lease without an attachment.
 func (n node) vacant() {
 	n.Helper()
 	s, err := n.registry().View()
@@ -120,8 +121,8 @@ func (n node) vacant() {
 	}
 }
 
-// ofPair matches the number of a pod's routing table. It is computed from the index of the pod's veth pair, so it
-// differs in each run.
+// ofPair matches the number of a pod's routing table. This number is computed from the index of the pod's veth pair, so
+// each run has other numbers.
 var ofPair = regexp.MustCompile(`(table|lookup) 2[67]\d `)
 
 func (n node) same(what, want, got string) {
@@ -186,8 +187,8 @@ func (n node) three(r *plugin.Request[Config]) (result *types100.Result, err err
 	return result, err
 }
 
-// TestSame: the combined plugin and the three plugins add the same objects. Each deletes and checks what the other has
-// added. Each command succeeds a second time.
+// TestSame: the combined plugin and the three plugins add the same objects. Each of these two chains checks and deletes
+// the pods of the other chain. Each command succeeds a second time.
 func TestSame(t *testing.T) {
 	n := newNode(t)
 	pod, path := nltest.NS(t, "pod")
@@ -203,7 +204,7 @@ func TestSame(t *testing.T) {
 	}
 	alone := nltest.Dump(t, n.ns)
 	var result *types100.Result
-	// Without this change, another address would have been idle longest.
+	// This change makes 10.0.1.20 the address that has been free longest, so the next ADD takes it.
 	n.must(n.registry().Change(t.Context(), func(s *registry.State) {
 		s.Free.Set(netip.MustParseAddr("10.0.1.20"), time.Time{})
 	}))
@@ -228,8 +229,8 @@ func TestSame(t *testing.T) {
 	}
 }
 
-// takesBack makes an ADD fail by the additional keys in more: first before the pod has its network, then while the pod
-// runs.
+// takesBack makes two ADDs fail by the additional keys in more: one before the pod has its network, and one while the
+// pod runs.
 func (n node) takesBack(keys, more string) {
 	n.Helper()
 	pod, path := nltest.NS(n, "pod")

@@ -45,8 +45,8 @@ func (o *object) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// MarshalJSON writes the keys of all parts into one object. It merges the values of runtimeConfig, which two parts
-// have.
+// MarshalJSON writes the keys of all parts into one object. Two parts have the key runtimeConfig, and MarshalJSON
+// merges their values.
 func (o *object) MarshalJSON() ([]byte, error) {
 	all := map[string]any{}
 	for _, part := range []any{o.IPAM, o.IPVlan, o.PTP, o.Egress} {
@@ -74,7 +74,7 @@ func FuzzConfigRead(f *testing.F) {
 		`{"mtu":1,"mtu":2,"HostInterface":"eth0","runtimeConfig":{"bandwidth":null},"ipam":{"type":7},"warm":{"min":1.0}}`)...)
 }
 
-// TestConfig: each part gets its own keys, and both links get the key mtu.
+// TestConfig: each part gets its own keys, and the parts ipvlan and ptp both get the key mtu.
 func TestConfig(t *testing.T) {
 	var c Config
 	if err := json.Unmarshal([]byte(`{"interfaceIndex":2,"mode":"l3s","mtu":1400,"hostInterface":"eth0","type":"x"}`),
@@ -152,8 +152,8 @@ func TestConfigMistakes(t *testing.T) {
 	}
 }
 
-// TestConfigType: a value of the wrong type counts as one mistake, even if two parts read it. The other values are
-// read, and a DEL uses them.
+// TestConfigType: a value of the wrong type counts as one mistake, even if two parts read it. The plugin reads the
+// other values, and a DEL uses them.
 func TestConfigType(t *testing.T) {
 	var c Config
 	err := json.Unmarshal([]byte(`{"mtu":"big","interfaceIndex":1,"hostInterface":"eth0"}`), &c)

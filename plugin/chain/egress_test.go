@@ -60,14 +60,14 @@ func TestEgressOfPod(t *testing.T) {
 	}
 }
 
-// TestEgressOfRepairedPod: the veth pair of a client or a router was deleted, and is restored as by cni-tool repair.
-// The new link must not check sources either.
+// TestEgressOfRepairedPod: a client or a router has lost its veth pair, and the test restores the pair as cni-tool
+// repair does. rp_filter must be off on the new link, too.
 func TestEgressOfRepairedPod(t *testing.T) {
 	nltest.Need(t, "fou")
 	for _, keys := range []string{"namespaces", "routers"} {
 		n := newNode(t)
 		pod, path := nltest.NS(t, "pod")
-		// systemd sets this value.
+		// systemd sets rp_filter to 2.
 		n.must(nl.Wiring{{NS: pod, Object: nl.Sysctl{Key: "net/ipv4/conf/default/rp_filter", Value: "2"}}}.Add())
 		r := n.request(path, egressing(keys))
 		_, err := n.ADD(r)
@@ -81,7 +81,7 @@ func TestEgressOfRepairedPod(t *testing.T) {
 }
 
 // TestEgressLost: a client or a router loses parts of its isolation. CHECK and doctor report each loss. CHECK accepts a
-// complete pod of another configuration.
+// complete pod that was added with another configuration.
 func TestEgressLost(t *testing.T) {
 	nltest.Need(t, "fou")
 	const other = `{"e": {"gateways": ["172.20.0.78"], "destinations": ["198.51.100.0/24"], "clients": ` +
@@ -140,7 +140,8 @@ func TestEgressLost(t *testing.T) {
 				for what, err := range map[string]error{"CHECK": n.CHECK(r, result), "doctor": egress.Lost(pod, "eth0"),
 					"CHECK of another configuration": n.CHECK(now, result)} {
 					seen := err != nil
-					// doctor cannot know the destinations: a pod of another configuration would look the same.
+					// doctor cannot know the destinations: a pod that was added with another configuration would look
+					// the same.
 					unknown := lost == "the routes to a destination, both" && what != "CHECK"
 					if seen != (lose != nil) && !unknown {
 						t.Errorf("%s reports %v", what, err)

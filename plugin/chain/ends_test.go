@@ -17,9 +17,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 )
 
-// TestEgressEnds kills the DEL of a client and of a router after each system call, while packets for a partner are
-// sent. The partner must see only the router's address. So packets of a client must be in the tunnel, and packets of a
-// router must leave through its ENI.
+// TestEgressEnds kills the DEL of a client and of a router after each system call. Meanwhile, the client sends packets
+// to a partner, or the router gets such packets through the tunnel. The partner must see only the router's address. So
+// packets of a client must be in the tunnel, and packets of a router must leave through its ENI.
 func TestEgressEnds(t *testing.T) {
 	nltest.Need(t, "fou")
 	for _, c := range []struct{ name, role, keys string }{
@@ -46,7 +46,8 @@ func TestEgressEnds(t *testing.T) {
 // partner is an address that is a destination of the egress.
 var partner = netip.MustParseAddrPort("203.0.113.9:9")
 
-// ends adds a pod, and kills its DEL. During this, and until a second DEL has ended, it sends packets.
+// ends adds a pod, kills its DEL, and runs a second DEL. From the end of the ADD until the end of the second DEL, it
+// sends packets.
 func (v victim) ends(role string, tr *trace.Trace) (sent, right int) {
 	v.Helper()
 	pod, r := v.pod()

@@ -196,8 +196,8 @@ func TestSeveral(t *testing.T) {
 	}
 }
 
-// TestSeveralInUse: another namespace has the address of the last NIC. The next ADD gets other addresses, and nothing
-// of the failed ADD remains.
+// TestSeveralInUse: another namespace has the address that the last of three NICs would get. ADD succeeds, and no NIC
+// gets this address.
 func TestSeveralInUse(t *testing.T) {
 	n := newNode(t)
 	n.addresses(40)

@@ -56,8 +56,8 @@ func TestPranks(t *testing.T) {
 	n.vacant()
 }
 
-// again repeats an ADD, as a runtime does. The namespace of a deleted pod may still have the address. The next ADD then
-// gets another address.
+// again repeats an ADD, as a runtime does. The namespace of a deleted pod may still have the address that an ADD takes.
+// Then this ADD fails, and the next ADD takes another address.
 func (n node) again(r *plugin.Request[Config]) (err error) {
 	for range 4 { // one try for each address
 		_, err = n.ADD(r)
@@ -68,7 +68,8 @@ func (n node) again(r *plugin.Request[Config]) (err error) {
 	return err
 }
 
-// TestReusedPath deletes a pod whose path leads to another pod's namespace.
+// TestReusedPath: the path of a deleted pod leads to the namespace of another pod, or of the node. DEL of the deleted
+// pod changes nothing there.
 func TestReusedPath(t *testing.T) {
 	n := newNode(t)
 	_, path1 := nltest.NS(t, "pod1")

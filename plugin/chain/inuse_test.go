@@ -61,8 +61,8 @@ func TestAddressInUse(t *testing.T) {
 	n.unclaimed(first)
 }
 
-// TestAddressInUseByThree: the second of the three plugins, as processes, finds that the address is in use. After the
-// runtime's DEL, the next ADD gets another address.
+// TestAddressInUseByThree: the three plugins run as processes, and the second plugin finds that the address is in use.
+// After the runtime's DEL, the next ADD gets another address.
 func TestAddressInUseByThree(t *testing.T) {
 	n := newNode(t)
 	old := n.occupy("10.0.1.20")

@@ -20,11 +20,13 @@ import (
 // TestKillEverywhere kills ADD and DEL after each system call. Then a GC, or a DEL with or without the namespace,
 // leaves nothing of the pod on the node or in the registry. The next ADD of the attachment succeeds.
 //
-// Before the kill, the test makes the same system call of an ADD fail. ADD must then undo its changes.
+// Before each kill of an ADD, the test runs another ADD in which the same system call fails. This ADD must undo its
+// changes.
 func TestKillEverywhere(t *testing.T) { newNode(t).everywhere("") }
 
-// TestKillSeveral is TestKillEverywhere with an ADD that makes three NICs, but it makes no call fail. If an unlock
-// fails, the registry stays locked until the process ends, and this process locks it again.
+// TestKillSeveral is TestKillEverywhere with an ADD that makes three NICs, but no system call fails. If an unlock
+// failed, the registry would stay locked until the process ends. This ADD locks the registry again, and would wait for
+// itself.
 func TestKillSeveral(t *testing.T) {
 	n := newNode(t)
 	n.addresses(40)
@@ -72,7 +74,7 @@ func (n node) everywhere(keys string) {
 	}
 }
 
-// A victim is a command that is killed.
+// A victim is a command that the test kills.
 type victim struct {
 	node
 	keys  string
@@ -91,15 +93,15 @@ func (v victim) fail(tr *trace.Trace) {
 	pod, r := v.pod()
 	bare := nltest.Dump(v, pod)
 	if v.run(r, tr).ExitStatus() != 1 {
-		v.must(v.DEL(r)) // ADD has succeeded without this call, or the Go runtime has ended it
+		v.must(v.DEL(r)) // ADD has succeeded without this call, or the Go runtime has ended the process
 	}
 	v.same("ADD failed and left something in the pod", bare, nltest.Dump(v, pod))
 	v.clean()
 	nltest.Remove(v, r.NetNS)
 }
 
-// play kills the command, and then does one of the things that a runtime may do. The next call of play does the next of
-// them.
+// play kills the command. Then it ends the pod by a DEL, by a DEL without the namespace, or by a GC. The number of the
+// system call decides between these three.
 func (v victim) play(tr *trace.Trace) {
 	v.Helper()
 	pod, r := v.pod()

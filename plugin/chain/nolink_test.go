@@ -15,9 +15,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestENIWithoutLink: the link of the ENI of a pod vanishes. The next pod gets an address of the other ENI, without the
-// ipam plugin's program. After the other ENI has no free address, ADD needs the program. When the link is back, pods
-// get addresses of its ENI again.
+// TestENIWithoutLink: the node loses the link of an ENI that a pod uses. The next pod gets an address of the other ENI,
+// and ADD does not execute the program ipam. When the other ENI has no free address, ADD needs this program, and fails
+// because there is none. When the link is back, a pod gets an address of the first ENI.
 func TestENIWithoutLink(t *testing.T) {
 	n := newNode(t)
 	t.Setenv("CNI_PATH", "/nonexistent")

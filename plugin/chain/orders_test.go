@@ -95,7 +95,7 @@ type order struct {
 type call struct {
 	verb  string
 	pod   *pod
-	valid []*pod // the valid pods of a GC
+	valid []*pod // for a GC: the pods whose attachments are valid
 }
 
 var orders = []order{
@@ -136,12 +136,12 @@ func gcOf(valid ...string) func(*stage) call {
 // namespace, leaves nothing.
 //
 // A runtime must not run GC at the same time as ADD and DEL, nor two commands for one container (CNI specification,
-// section 4). But if a runtime is killed and starts again, its first command still runs. Then the later command
-// decides. A pod may lose its network if a GC does not name it, or if its DEL runs together with its ADD. As long as
-// the pod has the address, no other pod gets it.
+// section 4). But if a runtime is killed, the command that it has started still runs. When the runtime is back, it may
+// start another command. Then the later command decides. A pod may lose its network if a GC does not name the pod, or
+// if its DEL runs together with its ADD. As long as a pod has an address, no other pod gets this address.
 //
-// The test stops only at some of the calls that may leave something changed, and with -args -orders.points 0 at all of
-// them.
+// By default, the first command waits only at some of the system calls that may leave something changed. With -args
+// -orders.points 0, it waits at each of these system calls.
 func TestOrders(t *testing.T) { newNode(t).orders("") }
 
 // TestOrdersRouted is TestOrders with routed pods whose pairs have names for engines of NetworkPolicy. Two sandboxes of
@@ -228,9 +228,9 @@ func (s *stage) play(o order, at int) (calls int) {
 	return len(seen)
 }
 
-// mayLose marks pods that may have lost their network. The GC of unnumbered-ptp does not read the registry. So it may
-// delete the pair of a pod whose ADD runs at the same time. On a busy machine, it can also do this while the ADD still
-// needs the pair. Then the ADD fails, and the runtime repeats it.
+// mayLose marks pods that may have lost their network. The GC of unnumbered-ptp does not read the registry. So this GC
+// may delete the pair of a pod whose ADD runs at the same time. On a busy machine, the GC may delete the pair while the
+// ADD still needs it. Then the ADD fails, and the runtime repeats the ADD.
 func (s *stage) mayLose() {
 	for _, p := range s.pods {
 		if p.name != "bystander" {
@@ -284,7 +284,7 @@ func (s *stage) requestOf(p *pod) *plugin.Request[Config] {
 	return r
 }
 
-// add runs an ADD. It may fail while another command about the pod runs.
+// add runs an ADD. The ADD may fail while another command about the pod runs.
 func (s *stage) add(name string) {
 	p := s.pod(name)
 	add := s.ADD

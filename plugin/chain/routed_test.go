@@ -54,7 +54,7 @@ func TestRoutedSame(t *testing.T) {
 	alone := nltest.Dump(t, n.ns)
 	for by, add := range adds {
 		for _, end := range []string{"one", "three", "two"} {
-			n.must(n.registry().Change(t.Context(), func(s *registry.State) { // makes this address the longest idle one
+			n.must(n.registry().Change(t.Context(), func(s *registry.State) { // so this address is the longest free
 				s.Free.Set(netip.MustParseAddr("10.0.1.20"), time.Time{})
 			}))
 			var result *types100.Result
@@ -81,7 +81,8 @@ func TestRoutedSame(t *testing.T) {
 	}
 }
 
-// inTurn runs the CHECKs of a chain if the pod has its pair, and then its DELs, from the last plugin to the first.
+// If the pod has its pair, inTurn runs the CHECKs of a chain. Then it runs the DELs of the chain, from the last plugin
+// to the first.
 func (n node) inTurn(chain []plugin.Commands[Config], r *plugin.Request[Config]) error {
 	n.Helper()
 	if _, err := n.ns.LinkByName(ptp.VethName(r.Network, r.Attachment)); err == nil {
@@ -99,8 +100,8 @@ func TestRoutedTakeBack(t *testing.T) {
 	newNodeWithout(t).takesBack(byVeth, `, "hostInterface": "eth9"`)
 }
 
-// TestRoutedGC: a GC keeps the routed pod with the valid attachment, and deletes the other one. After the last pod, the
-// node is as it was before the first.
+// TestRoutedGC: a GC keeps the routed pod with the valid attachment, and deletes the other routed pod. After the last
+// pod and RemoveShared, the node is as it was before the first pod.
 func TestRoutedGC(t *testing.T) {
 	n := newNodeWithout(t)
 	before := nltest.Dump(t, n.ns)

@@ -221,7 +221,7 @@ func TestTunnels(t *testing.T) {
 	for _, tt := range []struct {
 		egress   string
 		yes, no  []string
-		excepted string // excepted only by the routes of the pod
+		excepted string // only the pod's routes keep this destination out of the tunnel
 	}{
 		{`"destinations": ["203.0.113.0/24"]`, []string{"203.0.113.1"}, []string{"203.0.114.1", "10.1.0.1"}, ""},
 		{`"destinations": ["0.0.0.0/0", "::/0"], "except": ["2600:1f18::/56"]`,
@@ -255,8 +255,8 @@ func TestTunnels(t *testing.T) {
 	}
 }
 
-// TestConcerns: a DEL does not read the annotation. It looks into the pod whenever the pod may have a role. An
-// annotation that is too long is refused unread.
+// TestConcerns: a DEL does not parse the annotation. It looks into the pod whenever the pod may have a role. If an
+// annotation is too long, roleOf refuses it without parsing it.
 func TestConcerns(t *testing.T) {
 	c := config(t,
 		egresses(`"bank": {"gateways": ["172.20.0.77"], "routers": ["egress"], "destinations": ["203.0.113.0/24"], `+

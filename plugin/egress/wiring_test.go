@@ -77,7 +77,7 @@ func TestRouterWithoutWayOut(t *testing.T) {
 }
 
 // TestRouterTakesClients: a router accepts packets from its VPC, and from the clients that the configuration names.
-// These may be in another VPC.
+// These clients may be in another VPC.
 func TestRouterTakesClients(t *testing.T) {
 	e := config(t,
 		egresses(`"e": {"gateways": ["172.20.0.77"], "destinations": ["0.0.0.0/0"], "namespaces": ["x"], "clients": `+
@@ -179,9 +179,9 @@ func TestGatewaysAreSpared(t *testing.T) {
 	}
 }
 
-// TestGatewayOfIPv6: routes through the tunnel do not use onlink, which kernels before 7.0 refuse here. Instead, three
-// kinds of routes come in this order. The first keeps packets to the gateway out of the tunnel, by a smaller metric.
-// The second makes the gateway valid, and the others use the gateway.
+// TestGatewayOfIPv6: routes through the tunnel do not use onlink, which kernels before 7.0 refuse here. Instead, ADD
+// adds three kinds of routes in this order. The first route keeps packets to the gateway out of the tunnel, because its
+// metric is the smallest. The second route makes the gateway valid, and the other routes use the gateway.
 func TestGatewayOfIPv6(t *testing.T) {
 	for _, destinations := range []string{"::/0", "fd00:99::/64"} {
 		e := config(t, egresses(`"e": {"gateways": ["fd00:20::77"], "destinations": ["`+destinations+

@@ -16,7 +16,8 @@ import (
 )
 
 // TestAdvertisement makes a pod send a router advertisement, as any pod with CAP_NET_RAW can. Another pod of the ENI,
-// with or without IPv6, must ignore it. The other end of the ENI accepts it, which proves that it was sent.
+// with or without IPv6, must ignore it. The other end of the ENI accepts the advertisement, which proves that the pod
+// has sent it.
 func TestAdvertisement(t *testing.T) {
 	claimed := netip.MustParsePrefix("fd66::/64")
 	for name, addrs := range map[string][][2]string{
@@ -51,7 +52,8 @@ func TestAdvertisement(t *testing.T) {
 	}
 }
 
-// advertise sends a router advertisement (RFC 4861, section 4.2) from a pod, once the pod has a link-local address.
+// advertise sends a router advertisement (RFC 4861, section 4.2) from a pod, after the pod has got a link-local
+// address.
 func advertise(n *nl.NS, prefix netip.Prefix) error {
 	message := append([]byte{134, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0,
 		3, 4, byte(prefix.Bits()), 0xc0, 0, 0, 0x0e, 0x10, 0, 0, 0x07, 0x08, 0, 0, 0, 0}, prefix.Addr().AsSlice()...)

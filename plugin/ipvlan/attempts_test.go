@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An attempt is a way in which a program in a pod may send packets to its node that seem to come from the VPC. All
+// An attempt is a way to send packets from a pod to its node. The packets look as if they came from the VPC. All
 // packets stay in namespaces of the test.
 type attempt struct {
 	name  string
@@ -173,7 +173,7 @@ func fragments(v6 bool) error {
 }
 
 // neighbour sends a claim that an address of the VPC has the MAC address falseMAC. The argument to is the MAC address
-// in inject.
+// of the frame, as in inject.
 func neighbour(v6 bool, to string) error {
 	mac, _ := net.ParseMAC(falseMAC)
 	if !v6 {

@@ -23,7 +23,8 @@ import (
 )
 
 // A several is a node with several ENIs. Each ENI leads to its own VPC, and behind each VPC's router is a host with the
-// same address. So the pod's answer to such a host arrives only if it leaves through the ENI of the call.
+// same address. So the pod's answer to such a host arrives only if the answer leaves through the ENI at which the call
+// has arrived.
 type several struct {
 	bench
 	vpcs []*nl.NS
@@ -31,7 +32,7 @@ type several struct {
 
 const host4, host6 = "198.51.100.1", "fd99::1"
 
-// newSeveral makes an ENI in each of these subnets, which are given by the third byte of their addresses.
+// newSeveral makes an ENI for each argument. The argument is the third byte of the addresses in the ENI's subnet.
 func newSeveral(t *testing.T, subnets ...int) several {
 	nltest.Need(t, "ipvlan")
 	s := several{bench: bench{T: t}}
@@ -325,7 +326,7 @@ func TestARP(t *testing.T) {
 }
 
 // TestSource: the packets of a program that binds no address have the first NIC's address as their source. This is true
-// even on a link without addresses, and even if the further NIC is older.
+// even on a link without addresses, and even if the further NIC is older than the first NIC.
 func TestSource(t *testing.T) {
 	s := newSeveral(t, 1, 3)
 	pod, path := nltest.NS(t, "pod")
@@ -380,8 +381,8 @@ func TestOtherNames(t *testing.T) {
 	s.must(s.CHECK(first, res))
 }
 
-// TestHalfOfFirst: the ADD of the first attachment was killed, and then the ADD of a further attachment has begun. The
-// first attachment still counts as the first. After its DEL, its next ADD makes it the first again.
+// TestHalfOfFirst: the ADD of the first attachment was killed. Then the ADD of a further attachment succeeds. The first
+// attachment still counts as the first. After its DEL, its next ADD makes it the first again.
 func TestHalfOfFirst(t *testing.T) {
 	s := newSeveral(t, 1, 3)
 	pod, path := nltest.NS(t, "pod")

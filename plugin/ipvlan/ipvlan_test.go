@@ -160,7 +160,8 @@ func TestCheckFinds(t *testing.T) {
 	}
 }
 
-// TestAddRefusesWhatDiffers: ADD fails if an eth0 exists that differs from its own, and does not change it.
+// TestAddRefusesWhatDiffers: the pod already has an eth0 that differs from the eth0 that ADD would make. ADD fails, and
+// does not change this link.
 func TestAddRefusesWhatDiffers(t *testing.T) {
 	b := newBench(t)
 	r, pod := b.pod(`{"mtu": 9001}`, [2]string{"10.0.1.20/24", "10.0.1.1"})
@@ -207,8 +208,9 @@ func TestLoopback6(t *testing.T) {
 	}
 }
 
-// callSelf connects to an address of its own namespace. The kernel adds the local route of a new IPv6 address later, in
-// a work queue. Until then, the kernel looks for a neighbor with the address, and finds none.
+// callSelf connects to an address of the thread's namespace. The kernel adds the local route of a new IPv6 address
+// later, in a work queue. Until then, the kernel looks for a neighbor with the address, and finds none. So callSelf may
+// connect a second time.
 func callSelf(addr string) error {
 	l, err := net.Listen("tcp", net.JoinHostPort(addr, "0"))
 	if err != nil {

@@ -28,7 +28,7 @@ func init() {
 	}
 }
 
-// A victim is a pod whose command is killed.
+// A victim is a pod whose command the test kills.
 type victim struct {
 	bench
 	*plugin.Request[Config]
@@ -44,7 +44,8 @@ func (b bench) victim() victim {
 // TestKillEverywhere kills ADD and DEL after each system call. Then a DEL leaves nothing of the interface. The next ADD
 // of the attachment succeeds, in the same namespace or in a new one.
 //
-// Before the kill, the test makes the same system call of an ADD fail. ADD must then undo its changes.
+// Before each kill of an ADD, the test runs another ADD in which the same system call fails. This ADD must undo its
+// changes.
 func TestKillEverywhere(t *testing.T) {
 	b := newBench(t)
 	b.everywhere(bench.victim)
@@ -107,7 +108,7 @@ func (b bench) everywhere(victim func(bench) victim) {
 func (v victim) fail(tr *trace.Trace) {
 	v.Helper()
 	if v.run("ADD", tr).ExitStatus() != 1 {
-		v.must(v.DEL(v.Request)) // ADD has succeeded without this call, or the Go runtime has ended it
+		v.must(v.DEL(v.Request)) // ADD has succeeded without this call, or the Go runtime has ended the process
 	}
 	v.same("ADD failed and left something", v.before, nltest.Dump(v, v.node, v.pod))
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// TestStatusWithoutIPvlan: STATUS reports that no pod can start, and why. The test replaces the kernel's answer by that
-// of a kernel without ipvlan.
+// TestStatusWithoutIPvlan: STATUS reports that no pod can start, and names the reason. The test replaces the kernel's
+// answer by the answer of a kernel without ipvlan.
 func TestStatusWithoutIPvlan(t *testing.T) {
 	host, _ := nltest.NS(t, "host")
 	tr := trace.Trace{Counts: func(c trace.Call) string {

@@ -132,7 +132,7 @@ func TestResult(t *testing.T) {
 	}
 }
 
-// TestValidate: all mistakes are reported at once, each with its key.
+// TestValidate: Validate reports all mistakes at once, each with its key.
 func TestValidate(t *testing.T) {
 	c := Config{Mode: "bridge", Master: "eth 1", ContainerInterface: "a/b", MTU: 20, LinkInContainer: true}
 	c.IPAM.Type = "host-local"
