@@ -54,8 +54,8 @@ func (s sink) there(t *testing.T) (n int) {
 	return n
 }
 
-// count reads datagrams until it has as many as the argument enough says. While it has fewer than must, it waits up to
-// a minute for the next one. Afterwards it waits half a second for each.
+// count reads datagrams until it has at least enough of them. While it has fewer than must, it waits up to a minute for
+// the next datagram. After that, it waits half a second for each further datagram.
 func count(t *testing.T, must, enough int, sinks []sink) (n int) {
 	t.Helper()
 	for last := time.Now(); n < enough; time.Sleep(time.Millisecond) {

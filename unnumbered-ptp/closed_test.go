@@ -43,8 +43,8 @@ func wayByNode(s scene, p *pod) {
 		Metric: 5000})
 }
 
-// attempts sends a datagram to the Service, and one through the veth to the Service's backend. It returns the datagrams
-// that have arrived, with their sources.
+// attempts sends a datagram to the Service dnsVIP, and another datagram through the veth to this Service's backend. It
+// returns the datagrams that have arrived, with their sources.
 func (s scene) attempts(t *testing.T, p *pod, network string) (arrived []string) {
 	t.Helper()
 	server := bind(t, s.other, network, ":9999")
@@ -64,7 +64,8 @@ func (s scene) attempts(t *testing.T, p *pod, network string) (arrived []string)
 }
 
 // nearby sends a datagram to a Service whose backend is another pod of the node. The datagram must arrive with the
-// node's address. For IPv4, rp_filter of the pod's link must be 0, because answers are routed by that pod's table.
+// node's address. For IPv4, rp_filter of the pod's link must be 0, because the node routes the answers by this pod's
+// table.
 func (s scene) nearby(t *testing.T, p *pod, network string) {
 	t.Helper()
 	s.add(s.node, unchecked(p.result.Interfaces[1].Name)...)
@@ -79,8 +80,8 @@ func (s scene) nearby(t *testing.T, p *pod, network string) {
 }
 
 // TestClosed: another program removes a pod's rules from the node, or the routes of the pod's table. Then no packet of
-// the pod reaches the VPC with the node's address. After Restore, Services work again. CHECK, Lost and Repair know the
-// chain that drops the packets.
+// the pod reaches the VPC with the node's address. After Restore, Services work again. If the chain that drops these
+// packets is empty, CHECK fails, and Repair fills the chain again.
 func TestClosed(t *testing.T) {
 	for _, loop := range []string{"redirect", "masquerade"} {
 		s := newScene(t, [2]string{loop, loop})
@@ -144,9 +145,9 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// TestClosedBesideLoopless: a pod without a loop reaches the VPC with the node's address, even when pods with a loop
-// are added. On such a node, a pod with a loop that has lost its rules also reaches the VPC with this address. This
-// ends when the node has no pods, and RemoveShared has run.
+// TestClosedBesideLoopless: a pod without a loop reaches the VPC with the node's address, even after ADDs of pods with
+// a loop. On such a node, a pod with a loop that has lost its rules also reaches the VPC with this address. After all
+// pods have ended and RemoveShared has run, packets of a new pod that has lost its rules no longer reach the VPC.
 func TestClosedBesideLoopless(t *testing.T) {
 	s := newScene(t, [2]string{"none", "redirect"})
 	s.add(s.node, dns()...)

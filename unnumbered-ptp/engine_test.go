@@ -140,8 +140,8 @@ func TestVethPrefixChanged(t *testing.T) {
 
 // TestVethPrefixTaken: the pair of an earlier sandbox still has the name. The ADD of the next sandbox fails with an
 // error after which the runtime repeats it. Neither this ADD nor the next sandbox's DEL changes the earlier sandbox.
-// The earlier pair is deleted by its own DEL, or by a collection without its attachment. A late second DEL of the
-// earlier sandbox does not change the next sandbox.
+// The earlier pair is deleted by its own DEL, or by a collection for which its attachment is not valid. A late second
+// DEL of the earlier sandbox does not change the next sandbox.
 func TestVethPrefixTaken(t *testing.T) {
 	f := newFabric(t)
 	for name, end := range map[string]func(earlier, next *pod) error{
@@ -190,9 +190,9 @@ func tryAgain(t *testing.T, err error, words ...string) {
 	}
 }
 
-// TestVethPrefixOthers: a link of another program has the name, or a pair of an unfinished ADD. A collection deletes
-// only the pair, and only if its attachment is not valid. The DEL of this attachment deletes the pair, but the DEL of
-// another sandbox does not.
+// TestVethPrefixOthers: the node already has a link with the name: a link of another program, or the pair of an
+// unfinished ADD. A collection deletes only the pair, and only if the attachment of the unfinished ADD is not valid.
+// The DEL of this attachment deletes the pair, but the DEL of another sandbox does not.
 func TestVethPrefixOthers(t *testing.T) {
 	f := newFabric(t)
 	p := f.sandbox("pod1", pod1Addr)
@@ -238,8 +238,9 @@ func TestVethPrefixOthers(t *testing.T) {
 	must(t, f.DEL(q))
 }
 
-// TestVethPrefixLoss: objects of such a pod that the node has lost are reported and restored. A pod without its pair
-// counts as lost, even if the pair of the next sandbox has the name. Restore then adds nothing to that pair.
+// TestVethPrefixLoss: the node loses objects of a pod whose pair has such a name. Missing reports these objects, and
+// Restore restores them. Missing also reports a pod without its pair, even if the pair of the next sandbox has the
+// name. Restore then adds nothing to the pair of the next sandbox.
 func TestVethPrefixLoss(t *testing.T) {
 	f := newFabric(t)
 	p := f.sandbox("pod1", pod1Addr, dual)
@@ -280,8 +281,8 @@ func TestVethPrefixLoss(t *testing.T) {
 }
 
 // TestVethPrefixUnnamed: another program removes the usual name of a pair, by which commands find it. CHECK reports the
-// loss. Restore and a second ADD put the name back, even if the key changes. A collection keeps the pair, and DEL
-// deletes it.
+// loss. Restore and a second ADD put the name back, even if the key vethPrefix changes. A collection keeps the pair,
+// and DEL deletes it.
 func TestVethPrefixUnnamed(t *testing.T) {
 	f := newFabric(t)
 	first := f.routed("first", "10.0.1.52", dual)

@@ -22,7 +22,7 @@ import (
 // oneENI and otherENI are indices of the links of two ENIs that try the same mark number first.
 const oneENI, otherENI = 103, 103 + mostENIs
 
-// enis makes a namespace with two links that have these indices.
+// enis makes a namespace with two links whose indices are oneENI and otherENI.
 func enis(t *testing.T) (n *nl.NS, path string) {
 	t.Helper()
 	nltest.Need(t, "nftables")
@@ -122,7 +122,8 @@ func TestMarkCollides(t *testing.T) {
 	has(t, n, map[uint32]int{104: oneENI, 105: otherENI})
 }
 
-// TestMarkAtOnce: processes that add the marks of two such ENIs at the same time agree on the numbers.
+// TestMarkAtOnce: two ENIs try the same number first. Processes that add the marks of these ENIs at the same time agree
+// on the numbers.
 func TestMarkAtOnce(t *testing.T) {
 	n, path := enis(t)
 	for range 20 {

@@ -85,7 +85,8 @@ func newFabric(t testing.TB) *fabric {
 func (f *fabric) check(prefix string, links ...string) {
 	f.t.Helper()
 	p := netip.MustParsePrefix(prefix)
-	// The IPv6 prefix is wide enough for this: sixth writes decimal bytes as hexadecimal groups.
+	// The IPv6 prefix has 16 free bits for each free byte of the IPv4 prefix, because sixth writes decimal bytes as
+	// hexadecimal groups.
 	p6 := netip.PrefixFrom(netip.MustParseAddr(sixth(p.Addr().String())), 128-(32-p.Bits())*2)
 	local := []netip.Prefix{netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("::/128")}
 	var rules []nl.NFRule
@@ -210,7 +211,7 @@ func (f *fabric) slave(p *pod) (res *types100.Result) {
 func (f *fabric) link(p *pod, addr string) {
 	eni := "pod" + addr[len("10.0."):]
 	f.add(f.router, nl.Veth{Name: eni, Peer: "eth0", PeerNS: p.NS, MTU: 9001},
-		nl.Sysctl{Key: "net/ipv4/conf/" + eni + "/proxy_arp", Value: "1"}) // so that other pods of the ENI reach it
+		nl.Sysctl{Key: "net/ipv4/conf/" + eni + "/proxy_arp", Value: "1"}) // so that other pods of the ENI reach p
 	for _, c := range p.request.Prev.IPs {
 		a, _ := netip.AddrFromSlice(c.Address.IP)
 		gw, _ := netip.AddrFromSlice(c.Gateway)

@@ -12,9 +12,9 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// TestAddressFlaps removes an address of the node, and adds it again. Together with the address, the kernel removes its
-// routes, and the source of IPv6 routes. After the address is back, these must be restored. Services answer even before
-// that.
+// TestAddressFlaps removes an address of the node, and adds it again. Together with the address, the kernel removes the
+// address's routes, and removes the address as the source of IPv6 routes. Repair and GC must restore both. Services
+// answer even before that.
 func TestAddressFlaps(t *testing.T) {
 	for _, loop := range loopsOfAll {
 		t.Run(loop, func(t *testing.T) {
@@ -52,8 +52,8 @@ func (s *scene) serves(t *testing.T, p *pod) {
 	}
 }
 
-// TestAddressFlapsOfHeirs removes and adds an address of the node. Several pods have got one address in turn, because
-// the earlier ones were never deleted. The restored route must lead to the last pod.
+// TestAddressFlapsOfHeirs removes and adds an address of the node. Several pods have got the same address one after
+// another, and no DEL has deleted the earlier pods. Repair must make the restored route lead to the last pod.
 func TestAddressFlapsOfHeirs(t *testing.T) {
 	f := newFabric(t)
 	var heir *pod

@@ -98,8 +98,8 @@ func (f *fabric) delete(p *pod, prev *types100.Result) {
 	}
 }
 
-// reached checks that the node and the other host reach an address of a pod, in both families. The pod must see their
-// own addresses.
+// reached checks that the node and the other host reach an address of a pod, in both families. As the source, the pod
+// must see the address of the node or of the other host.
 func (f *fabric) reached(p *pod, addr string) {
 	f.t.Helper()
 	for who, n := range map[string]*nl.NS{otherAddr: f.other, nodeAddr: f.node} {
@@ -128,8 +128,8 @@ func (f *fabric) pairs() (n int) {
 	return n
 }
 
-// TestFurtherNICs: one ADD makes three NICs. The node has routes only to the addresses of the first NIC. It reaches the
-// other NICs through the VPC.
+// TestFurtherNICs: one ADD makes three NICs. The node has routes only to the addresses of the first NIC. The node
+// reaches the other NICs through the VPC.
 func TestFurtherNICs(t *testing.T) {
 	for _, loop := range loopsOfAll {
 		t.Run(loop, func(t *testing.T) {
@@ -155,7 +155,8 @@ func TestFurtherNICs(t *testing.T) {
 	}
 }
 
-// bound sends a datagram to port 8099 of an address, with the address from of a pod as its source.
+// bound sends a datagram from a pod to port 8099 of the address to. The source of the datagram is the pod's address
+// from.
 func bound(p *pod, from, to, text string) error {
 	return p.Do(func() error {
 		d := net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(from)}}
@@ -224,8 +225,8 @@ func TestFurtherMetadata(t *testing.T) {
 				return
 			}
 			nltest.Shell(t, p.NS, "tc filter del dev "+link+" egress pref 72")
-			// Without blockInstanceMetadata in the configuration, CHECK of a further attachment does not know whether
-			// there should be a filter.
+			// Without blockInstanceMetadata in the configuration, CHECK of a further attachment cannot know whether the
+			// NIC needs a filter.
 			if err := f.CHECK(p); (err == nil) != (c.another && c.block == nil) {
 				t.Errorf("CHECK without the filter: %v", err)
 			}
@@ -326,7 +327,8 @@ func TestFurtherAttachments(t *testing.T) {
 }
 
 // TestSecondToOthers: another plugin has made a pod's first network, with the default route. The ADD of this plugin
-// fails, and the error names the plugins to chain without it. With only these, the pod reaches the VPC through its ENI.
+// fails, and the error names the plugins of a chain without this plugin. By such a chain, the pod reaches the VPC
+// through its ENI.
 func TestSecondToOthers(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	f := newFabric(t)

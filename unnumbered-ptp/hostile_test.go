@@ -149,8 +149,9 @@ func TestPodCannotReachAnother(t *testing.T) {
 	}
 }
 
-// TestNotItsNamespace: the path of a deleted pod leads to another namespace: that of another pod of ours, of a pod of
-// the original plugin, or of the node.
+// TestNotItsNamespace: the path of a deleted pod leads to another namespace. This is the namespace of another pod of
+// ours, of a pod of the original plugin, or of the node. DEL changes nothing there, and leaves nothing of the deleted
+// pod on the node.
 func TestNotItsNamespace(t *testing.T) {
 	f, p := preparedTable(t)
 	victim, old := f.grouped("victim", "10.0.1.55"), f.pod("old", "10.0.1.61")
@@ -221,7 +222,7 @@ func TestSecondNetwork(t *testing.T) {
 }
 
 // TestOwnedTable: a pod has replaced our table. Only the socket that made the new table can delete the table, and this
-// socket is still open (see "owner" in nft(8)).
+// socket is still open (see "owner" in nft(8)). DEL succeeds, and leaves nothing on the node.
 func TestOwnedTable(t *testing.T) {
 	nltest.Need(t, "owner")
 	f, p := preparedTable(t)

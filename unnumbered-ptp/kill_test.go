@@ -44,10 +44,11 @@ const (
 	forgotten ending = "GC"                    // the pod is not among the valid attachments
 )
 
-// TestKillEverywhere kills ADD and DEL after each system call. The ADD is the first one on its node. After the kill, a
+// TestKillEverywhere kills ADD and DEL after each system call. The ADD is the first ADD on its node. After the kill, a
 // GC or a DEL leaves nothing of the pod, even if the namespace is gone. The next ADD of the attachment succeeds.
 //
-// Before the kill, the test makes the same system call of an ADD fail. ADD must then undo its changes.
+// Before a kill of an ADD, the test runs another ADD in which the same system call fails. This ADD must undo its
+// changes.
 func TestKillEverywhere(t *testing.T) { everywhere(t, slaved) }
 
 // TestKillFurther is TestKillEverywhere with pods of three NICs.
@@ -100,7 +101,7 @@ func everywhere(t *testing.T, of kind) {
 	}
 }
 
-// A victim is a command that is killed, and the node on which it runs.
+// A victim is a command that the test kills, and the node on which the command runs.
 type victim struct {
 	t *testing.T
 	*fabric
@@ -259,8 +260,8 @@ func (v victim) whole(p *pod) {
 	same(v.t, "DEL left something", v.after, nltest.Dump(v.t, v.node))
 }
 
-// TestBlockUnanswered: the kernel adds the route that blocks the metadata service, and its answer to ADD is lost. ADD
-// fails, and leaves nothing in the pod.
+// TestBlockUnanswered: the kernel adds the route that blocks the metadata service, but the kernel's answer to ADD is
+// lost. ADD fails, and leaves nothing in the pod.
 func TestBlockUnanswered(t *testing.T) {
 	f := newFabric(t)
 	p := f.grouped("pod1", "10.0.1.9")

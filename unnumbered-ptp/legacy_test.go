@@ -103,7 +103,7 @@ func TestOriginal(t *testing.T) {
 		}
 	})
 	must(t, f.DEL(other))
-	// DEL must not delete a veth that another plugin of the chain may have made there.
+	// DEL must not delete a veth that another plugin of the chain may have made on the node.
 	f.add(f.node, nl.Veth{Name: "veth89abcdef", Peer: "far", PeerNS: f.other})
 	other.request.Prev.Interfaces = []*types100.Interface{{Name: "veth89abcdef"}}
 	must(t, f.DEL(other))
@@ -150,8 +150,8 @@ func TestOriginalUnprintable(t *testing.T) {
 	}
 }
 
-// TestOriginalUnread: reads on the node fail. DEL must fail, because it cannot know which objects the original plugin
-// has made.
+// TestOriginalUnread: DEL cannot read the pair of the original plugin on the node. DEL must fail, because it cannot
+// know which objects the original plugin has made.
 func TestOriginalUnread(t *testing.T) {
 	nltest.Need(t, "iptables")
 	f, p := preparedTable(t)
@@ -184,8 +184,8 @@ func TestOriginalUnread(t *testing.T) {
 }
 
 // TestOriginalAgain rolls a node back to the original plugin. After the steps that the docs name, the original's DEL
-// deletes a pod of ours. Without these steps, the first iptables command of this DEL fails: it accepts only status 1
-// for a missing rule or chain.
+// deletes a pod of ours. Without these steps, this DEL fails at its first iptables command. For a missing rule or
+// chain, it accepts only the exit status 1.
 func TestOriginalAgain(t *testing.T) {
 	nltest.Need(t, "iptables")
 	f, p := preparedTable(t)

@@ -121,7 +121,7 @@ func (f *fabric) metadata(t *testing.T) hearer {
 	return hear(t, f.router)
 }
 
-// asking configures a pod's default route, block of the metadata service, and hostCidrs.
+// asking sets defaultRoute, blockInstanceMetadata and hostCidrs in a pod's configuration.
 func (f *fabric) asking(p *pod, route string, block *bool, cidrs []string) *pod {
 	f.t.Helper()
 	return f.configured(p, func(c *ptp.Config) {
@@ -131,7 +131,8 @@ func (f *fabric) asking(p *pod, route string, block *bool, cidrs []string) *pod 
 	})
 }
 
-// TestMetadata sends to the metadata service, from unbound sockets and from sockets that are bound to a link.
+// TestMetadata sends datagrams to the metadata service, from unbound sockets and from sockets that are bound to a link.
+// The configuration decides which datagrams arrive.
 func TestMetadata(t *testing.T) {
 	yes, no := new(true), new(false)
 	for name, c := range map[string]struct {

@@ -11,7 +11,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestMTUChanges: the MTU of hostInterface changes. A pod keeps its MTU, and CHECK and another ADD succeed.
+// TestMTUChanges: the MTU of hostInterface changes. A running pod keeps its MTU. CHECK and another ADD succeed.
 func TestMTUChanges(t *testing.T) {
 	for _, eni := range []int{9001, 3000} { // with 3000 the loop's routes have an MTU of their own
 		f, p := preparedTable(t)

@@ -126,7 +126,8 @@ func TestAlikeNetworks(t *testing.T) {
 	}
 }
 
-// TestAltName: hostInterface is an alternative name of the link, as enp0s5 is an alternative name of ens5.
+// TestAltName: hostInterface is an alternative name of the link, as enp0s5 is an alternative name of ens5. All commands
+// succeed.
 func TestAltName(t *testing.T) {
 	for name, ports := range map[string]string{"NodePorts": "30000:32767", "no NodePorts": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -151,7 +152,7 @@ func TestAltName(t *testing.T) {
 }
 
 // TestForwardingOfLink: the node forwards, except that one link, or each new link, does not forward IPv4. ADD makes the
-// link forward. If the link later stops forwarding, CHECK fails, and Restore repairs it.
+// link forward. If the link later stops forwarding, CHECK fails, and Restore makes the link forward again.
 func TestForwardingOfLink(t *testing.T) {
 	for _, link := range []string{"default", "eth0", "eth1"} {
 		t.Run(link, func(t *testing.T) {

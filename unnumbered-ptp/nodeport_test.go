@@ -90,8 +90,8 @@ func TestCallersMTU(t *testing.T) {
 	}
 }
 
-// TestUnmarked: a pod is of a release that did not mark callers. CHECK succeeds, whatever rules for callers the node
-// has. After the pod has lost its own rules, CHECK fails. DEL leaves no rules.
+// TestUnmarked: a pod has the rules of an earlier release, which did not mark callers. CHECK succeeds, whatever rules
+// for callers the node has. After the pod has lost its own rules, CHECK fails. DEL leaves no rules.
 func TestUnmarked(t *testing.T) {
 	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100, Rules: []nl.NFRule{
 		{nl.IIFName("eth1"), nl.OIFName("eth0"), nl.Masquerade()},
@@ -127,9 +127,9 @@ func TestUnmarked(t *testing.T) {
 	}
 }
 
-// TestUnsplit: a pod is of a release whose rules also match packets that the pod forwards. CHECK succeeds, and Missing
-// finds nothing. DEL leaves no rules, even if another ADD has added the rules of this release. A repeated ADD replaces
-// the rules, and so does Repeat after the loss of the pair.
+// TestUnsplit: a pod has the rules of an earlier release, which also match packets that the pod forwards. CHECK
+// succeeds, and Missing finds nothing. DEL leaves no rules, even if another ADD has added the rules of this release. A
+// repeated ADD replaces the rules, and so does Repeat after the loss of the pair.
 func TestUnsplit(t *testing.T) {
 	add := func(f *fabric, p *pod, iif string) {
 		for _, family := range nl.Families {

@@ -24,8 +24,8 @@ func iproute(t testing.TB, n *nl.NS, script string) {
 	}
 }
 
-// again removes the node's own addresses and adds them again, as DHCP or an administrator may do. Then they are the
-// last addresses of the link.
+// again removes the node's own addresses and adds them again, as DHCP or an administrator may do. Afterwards, these
+// addresses are the last addresses of the link.
 const again = `
 	addr del 10.0.9.10/24 dev eth0
 	addr add 10.0.9.10/24 dev eth0
@@ -67,8 +67,8 @@ func TestPrimary(t *testing.T) {
 	}
 }
 
-// knows checks the routes and rules of the node and the pod. Where they need one address of the node for each family,
-// they must have this address and no other.
+// knows checks the routes and rules of the node and the pod. Those that name an address of the node must name addr, or
+// sixth(addr), and not the node's other address.
 func knows(t *testing.T, f *fabric, p *pod, addr string) {
 	t.Helper()
 	var table []byte
@@ -114,8 +114,8 @@ func TestPrimaryOnly(t *testing.T) {
 	knows(t, f, p, floating)
 }
 
-// TestPrimaryChanges changes the primary address of the node. CHECK of a pod with the old address succeeds while the
-// node still has this address, and then fails.
+// TestPrimaryChanges changes the primary address of the node. CHECK of a pod with the old address succeeds as long as
+// the node has this address, and fails afterwards.
 func TestPrimaryChanges(t *testing.T) {
 	f := newFabric(t)
 	p, late := f.pod("pod1", pod1Addr, dual), f.pod("pod2", pod2Addr, dual)

@@ -337,10 +337,11 @@ func TestGC(t *testing.T) {
 	same(t, "GC of another network", valid, nltest.Dump(t, f.node))
 }
 
-// TestForeignTable: another program has routes in the next routing table. The pod gets another table.
+// TestForeignTable: another program has routes in the routing table that the next pod would get. The pod gets another
+// table.
 func TestForeignTable(t *testing.T) {
 	f, p := preparedTable(t)
-	for i := range uint32(100) { // one of these tables is the next
+	for i := range uint32(100) { // the pod would get one of these tables
 		f.add(f.node, nl.Route{Dst: netip.MustParsePrefix("10.7.0.0/16"), Via: netip.MustParseAddr("10.0.9.1"),
 			Dev: "eth0", Table: 257 + i})
 	}
@@ -393,7 +394,8 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestHostInterfaceMissing: the node has no link hostInterface. The error of ADD says which link it must name.
+// TestHostInterfaceMissing: the node has no link hostInterface. The error of ADD says which link hostInterface must
+// name.
 func TestHostInterfaceMissing(t *testing.T) {
 	f, p := preparedTable(t)
 	p.request.Config.HostInterface = "ens5"

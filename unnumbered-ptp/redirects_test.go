@@ -36,7 +36,7 @@ func TestRefusals(t *testing.T) {
 			const times = 20
 			refused := 0
 			for range times {
-				// at least: the node needs 20 ms between refusals, and had 1000 before
+				// more than the 20 ms between two refusals that the node may send; by default, these are 1000 ms
 				time.Sleep(60 * time.Millisecond)
 				if refuses(t, pod, dialled("udp6", nodeAddr+":9999")) {
 					refused++

@@ -26,7 +26,7 @@ func (f *fabric) offAndOn() {
 		nl.Route{Dst: netip.MustParsePrefix("::/0"), Via: netip.MustParseAddr(sixth("10.0.9.1")), Dev: "eth0"})
 }
 
-// only6 removes IPv4 from a result of the ipam plugin, after it has added IPv6.
+// only6 adds IPv6 to a result of the ipam plugin, and then removes IPv4 from this result.
 func only6(res *types100.Result) {
 	dual(res)
 	res.IPs, res.Routes = res.IPs[1:], res.Routes[1:]
@@ -39,7 +39,7 @@ func (f *fabric) missing(p *pod) (l ptp.Loss) {
 	return l
 }
 
-// misses adds a pod, and runs the command lose in its namespace. CHECK and Missing must report want.
+// misses adds a pod, and runs the command lose in the pod's namespace. CHECK and Missing must report want.
 func (f *fabric) misses(p *pod, lose, want string) {
 	f.t.Helper()
 	must(f.t, f.ADD(p))

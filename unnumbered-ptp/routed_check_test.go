@@ -243,7 +243,7 @@ func TestRoutedGC(t *testing.T) {
 	}
 }
 
-// withoutLink removes the lines that name a link from a dump.
+// withoutLink removes from a dump the lines that name a link.
 func withoutLink(dump, link string) string {
 	lines := slices.DeleteFunc(strings.Split(dump, "\n"), func(line string) bool {
 		return slices.Contains(strings.Fields(line), link)
@@ -251,7 +251,8 @@ func withoutLink(dump, link string) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestRoutedShared: after the last pod, the node is as it was before the first.
+// TestRoutedShared: while a routed pod runs, RemoveShared removes nothing. After the last pod, RemoveShared makes the
+// node as it was before the first pod.
 func TestRoutedShared(t *testing.T) {
 	for name, more := range families {
 		t.Run(name, func(t *testing.T) {
@@ -305,8 +306,8 @@ func TestRemoveRouted(t *testing.T) {
 	}
 }
 
-// TestRoutedLoss: Missing reports a routed pod whose pair is gone. It fails if the path leads to the namespace of
-// another pod.
+// TestRoutedLoss: Missing reports a routed pod whose pair is gone. Missing fails if the pod's path leads to the
+// namespace of another pod.
 func TestRoutedLoss(t *testing.T) {
 	f := newFabric(t)
 	p := f.routed("pod1", pod1Addr)

@@ -21,9 +21,9 @@ import (
 // far is an address outside of the VPC that the other host has.
 const far = "198.51.100.9"
 
-// TestRoutedPathMTU sends large packets to hosts behind a link with a smaller MTU. They go through the ENI, or through
-// the node, which translates the router's ICMP errors. The pod learns the MTU, and its connection works. The same holds
-// for packets to a pod whose pair has a smaller MTU.
+// TestRoutedPathMTU sends large packets to hosts behind a link with a smaller MTU. The packets go through the ENI, or
+// through the node, which translates the router's ICMP errors. The pod learns the MTU, and its connection works. The
+// same holds for packets to a pod whose pair has a smaller MTU.
 func TestRoutedPathMTU(t *testing.T) {
 	const small, bytes = 1400, 300_000
 	f := newFabric(t)

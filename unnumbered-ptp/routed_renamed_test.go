@@ -25,7 +25,7 @@ func TestRoutedRenamed(t *testing.T) {
 	must(t, f.ADD(p))
 	must(t, f.ADD(slave))
 	rename := "ip link set eth1 name ens6"
-	nltest.Shell(t, f.node, rename+" || { ip link set eth1 down && "+rename+" && ip link set ens6 up; }") // before 6.2
+	nltest.Shell(t, f.node, rename+" || { ip link set eth1 down && "+rename+" && ip link set ens6 up; }") // Linux < 6.2
 	must(t, f.CHECK(slave))
 	if (nl.IPVlan{}).Supported(f.node) == nil {
 		must(t, f.in(slave, func(r *plugin.Request[ptp.Config]) error {

@@ -26,9 +26,10 @@ func (f *fabric) open(pods ...*pod) {
 	f.add(f.node, unchecked(append(links, "eth0", "eth1", "eth2")...)...)
 }
 
-// TestRoutedSender: a routed pod sends packets with the source of another pod. They go to pods of the node, to the VPC,
-// to the internet, and to NodePorts of these. None arrives, and the chain senders counts each connection. Packets with
-// the pod's own source arrive, even if other routing rules (ip rule from) name the addresses of these pods.
+// TestRoutedSender: a routed pod sends packets with the source of another pod. The packets go to pods of the node, to
+// the VPC, to the internet, and to NodePorts with such backends. No packet arrives, and the chain senders counts each
+// connection. Packets with the pod's own source arrive, even if other routing rules (ip rule from) name the addresses
+// of these pods.
 func TestRoutedSender(t *testing.T) {
 	f := newFabric(t)
 	f.add(f.router, nl.Addr{Prefix: netip.MustParsePrefix(internet6 + "/128"), Dev: "lo", NoDAD: true})
@@ -141,8 +142,8 @@ func TestRoutedNextHop(t *testing.T) {
 }
 
 // TestRoutedMarked: some programs look up a packet's way back with the packet's mark. This lookup must find the pods
-// and the ENIs. The kernel's check of sources does it with src_valid_mark, which wg-quick sets. The IPv6 rule of
-// firewalld does it, too; here the test adds this rule for both families.
+// and the ENIs. If src_valid_mark is set, the kernel's check of sources does such a lookup. wg-quick sets
+// src_valid_mark. The IPv6 rule of firewalld also does such a lookup, and the test adds this rule for both families.
 func TestRoutedMarked(t *testing.T) {
 	f := newFabric(t)
 	pods := f.routedPods(dual)

@@ -61,7 +61,8 @@ func (f *fabric) leads(a netip.Addr, dev string) {
 		nl.Neigh{Addr: a, MAC: eni.MAC, Dev: port})
 }
 
-// routedAgain returns a fabric on which a routed pod was added and deleted, and another pod without links.
+// routedAgain returns a fabric, and a routed pod without links. On the node of this fabric, another routed pod was
+// added and deleted.
 func routedAgain(t *testing.T, more ...func(*types100.Result)) (*fabric, *pod) {
 	t.Helper()
 	f := newFabric(t)

@@ -90,8 +90,8 @@ func TestForgedSender(t *testing.T) {
 }
 
 // TestBackendOfRule: the node has a rule for packets from the address of a Service's backend, as amazon-vpc-cni-k8s
-// adds it for its pods. This rule would lead answers to the VPC. Nevertheless, the node must not take the source of a
-// pod that calls the Service for a false one.
+// adds it for its pods. This rule would lead answers to the VPC. Nevertheless, the node must accept the source of a pod
+// that calls the Service.
 func TestBackendOfRule(t *testing.T) {
 	s := newScene(t, redirects)
 	iproute(t, s.node, fromRules(pod3Addr))
@@ -126,9 +126,9 @@ func (f *fabric) ruleForNode() {
 	}
 }
 
-// TestNodeOfManyRules: the node has a routing table for packets from its own address. Pods must reach this address, and
-// another pod through a NodePort at it. With such a table, any rp_filter except 0 drops IPv4 packets to the node, even
-// without our plugins.
+// TestNodeOfManyRules: the node has a routing table for packets from its own address. Pods must reach this address.
+// They must also reach another pod through a NodePort at this address. With such a table, any rp_filter except 0 drops
+// IPv4 packets to the node, even without our plugins.
 func TestNodeOfManyRules(t *testing.T) {
 	s := newScene(t, redirects)
 	s.add(s.node, unchecked(s.pods[0].result.Interfaces[1].Name)...)

@@ -13,7 +13,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// TestStaleRoute: a new pod has the address of an older pod that was never deleted.
+// TestStaleRoute: a new pod has the address of an older pod that was never deleted. The node has routes only to the new
+// pod. A late DEL of the older pod does not change the new pod.
 func TestStaleRoute(t *testing.T) {
 	f, p := preparedTable(t)
 	must(t, f.ADD(p))

@@ -23,8 +23,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// TestStatusLacks: the kernel lacks a feature that every ADD needs. STATUS must report that no pod can start, and why.
-// The test replaces answers of the kernel.
+// TestStatusLacks: the kernel lacks a feature that every ADD needs. STATUS must report that no pod can start, and name
+// the reason. The test replaces answers of the kernel.
 func TestStatusLacks(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("this test cannot make a system call fail here")
@@ -121,7 +121,8 @@ func TestStatusKnowsRouted(t *testing.T) {
 	}
 }
 
-// TestAddLacks: on a node of TestStatusLacks, ADD reports the same error as STATUS, and leaves nothing.
+// TestAddLacks: the kernel lacks a feature that every ADD needs. ADD reports the same error as STATUS, and leaves
+// nothing.
 func TestAddLacks(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("this test cannot make a system call fail here")
@@ -165,7 +166,7 @@ func (f *fabric) asks(
 	must(f.t, err)
 	var stdout bytes.Buffer
 	cmd := exec.Command(os.Args[0])
-	// If a name is there twice, the plugin gets its first value.
+	// If the environment has a name twice, the plugin gets the first value of this name.
 	cmd.Env = append(append(os.Environ(), env...), "CNI_COMMAND=STATUS", "CNI_PATH=/opt/cni/bin")
 	cmd.Stdin, cmd.Stdout = bytes.NewReader(stdin), &stdout
 	var status syscall.WaitStatus

@@ -262,7 +262,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestValidate: all mistakes are reported at once, each with its key.
+// TestValidate: Validate reports all mistakes at once, each with its key.
 func TestValidate(t *testing.T) {
 	for config, want := range map[string]string{
 		`{}`: "hostInterface must be specified: want the name of the boot ENI's link, for example eth0 or ens5\n" +
