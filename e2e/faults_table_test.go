@@ -139,7 +139,7 @@ var faults = []struct {
 		{name: "EC2 cannot be reached",
 			inject: "export AWS_ENDPOINT_URL_EC2=http://127.0.0.1:1 && cni-tool registry-gc --free-after=1ms",
 			want:   "does not reach EC2|could not be made|EC2: no answer|refusals: .*ADDs fail", pods: true,
-			why:  "what is in the way: the hint names the endpoint, and why it is this one",
+			why:  "what is in the way: the hint names the endpoint, and says why the program uses it",
 			undo: "export AWS_ENDPOINT_URL_EC2=http://127.0.0.1:8773; pod add new; pod del new"},
 		{name: "The metadata service cannot be reached", inject: "ip route add blackhole 169.254.169.254",
 			want: "metadata",

@@ -76,9 +76,9 @@ func retirePools(s *registry.State, conflists []lease.Policy) (changed bool) {
 	return changed
 }
 
-// recordPoolWishes records what the conflists want of their pools. A pool that several conflists share gets the
-// largest warm.min and the largest warm.max of these conflists. The pool keeps its addresses if one of these conflists has skipDeallocation. An ENI
-// serves pods if the interfaceIndex of one of these conflists allows it.
+// recordPoolWishes records what the conflists want of their pools. A pool that several conflists share gets the largest
+// warm.min and the largest warm.max of these conflists. The pool keeps its addresses if one of these conflists has
+// skipDeallocation. An ENI serves pods if the interfaceIndex of one of these conflists allows it.
 func recordPoolWishes(s *registry.State, conflists []lease.Policy) (changed bool) {
 	warm := map[string]registry.Warm{}
 	for _, q := range conflists {
