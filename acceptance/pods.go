@@ -278,7 +278,7 @@ func (s *podTest) tryMetadata(context.Context) error {
 	for _, p := range []ends.Pod{s.podsOnENI(1)[0], s.podsOnENI(2)[0]} {
 		body, err := s.podEnd(n, p).fetch(document, to, brief)
 		if err == nil {
-			err = fmt.Errorf("metadata answers the pod, and must not: %.80q", body)
+			err = fmt.Errorf("the metadata service must not answer the pod, but it answers %.80q", body)
 		} else {
 			err = nil
 		}

@@ -102,8 +102,8 @@ var faults = []struct {
 		{name: "A rule of a firewall drops it", inject: "nft add table inet filter; nft add chain inet filter " +
 			"forward '{ type filter hook forward priority 0; policy accept; }'; nft add rule inet filter forward " +
 			"iifname 'veth*' drop",
-			why: "doctor looks at the policies of chains and not at their rules, whose effect depends on more than " +
-				"the links", undo: "nft delete table inet filter"},
+			why: "doctor reads the policy of each chain, and not its rules: a rule can also match addresses and " +
+				"ports, so doctor cannot know which packets it drops", undo: "nft delete table inet filter"},
 		{name: "The wire of an ENI loses all packets", inject: "tc qdisc add dev eth1 root netem loss 100%",
 			why:  "doctor reads and sends nothing: only the packets themselves show this",
 			undo: "tc qdisc del dev eth1 root"},

@@ -39,7 +39,7 @@ that do not ask EC2, and writes the numbers of findings for Prometheus.` +
 			&cli.StringFlag{Name: "bin-dir", Value: conf.UsualBinDir(), Usage: "look for the plugins in `DIR`"},
 			&cli.StringSliceFlag{Name: "check", DefaultText: "all",
 				Usage: "make only the check `NAME`; repeat the flag or use commas for more checks"},
-			&cli.BoolFlag{Name: "local", Usage: "make no check that asks EC2"},
+			&cli.BoolFlag{Name: "local", Usage: "without --check, make no check that asks EC2"},
 			&cli.StringFlag{Name: "metrics", Usage: "write the numbers of findings to `FILE`, for Prometheus"},
 			&cli.BoolFlag{Name: "fix", Usage: "make the changes that can do no harm"},
 			&cli.StringFlag{Name: "root", Usage: "check the files of a machine image in `DIR`, and not this node"},

@@ -43,7 +43,7 @@ It prints its changes.` + cli.JSON("[] change path"),
 		Flags: []cli.Flag{
 			rootFlag(),
 			&cli.StringFlag{Name: "from", Value: "/",
-				Usage: "install the files of `DIR`, which is like the root of the container image"},
+				Usage: "install files from `DIR`, which has the directories of the container image"},
 			&cli.StringFlag{Name: "conflist",
 				Usage: "install the conflist `FILE` under its own name; without this flag, install no conflist"},
 			&cli.BoolFlag{Name: "check", Usage: "change nothing, and print what it would change"},

@@ -237,8 +237,8 @@ func (p *launchPlan) eniSlots() ([][2]int, error) {
 	}
 	most := min(p.maxPodENIs(), len(all))
 	if p.except > 0 && p.except >= most {
-		return nil, fmt.Errorf("--except-enis %d: %s, maxENIs and interfaceIndex allow only %s for pods, so none "+
-			"would be left", p.except, p.kind, cli.Count(most, "ENI"))
+		return nil, fmt.Errorf("--except-enis %d: no ENI for pods would be left, because the instance type %s, "+
+			"maxENIs and interfaceIndex together allow only %s", p.except, p.kind, cli.Count(most, "ENI"))
 	}
 	most -= p.except
 	if pods := p.MaxPods; pods > 0 {

@@ -69,8 +69,9 @@ func bigEndian(n uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, n))
 }
 
-// answerPending answers all pending solicitations. Its result is for the method Read of the socket. false means that
-// Read must wait for more solicitations. true means that the socket is closed.
+// answerPending answers all pending solicitations. The method Read of the socket's RawConn
+// calls answerPending. With the result false, Read waits for more solicitations. The result true means that the socket
+// is closed.
 func (f *Fabric) answerPending(fd int) bool {
 	for b := make([]byte, vpcMTU); ; {
 		size, from, err := unix.Recvfrom(fd, b, 0)

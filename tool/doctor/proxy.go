@@ -110,7 +110,7 @@ func (p *Node) pastTunnels() (found []Finding, err error) {
 			})
 			if len(past) > 0 {
 				found = append(found, Finding{Severity: warning,
-					About: fmt.Sprintf("egress %s: %s of Services, for example %v", name,
+					About: fmt.Sprintf("egress %s: its destinations have %s of Services, for example %v", name,
 						cli.Count(len(past), "endpoint"), past[0]),
 					Means: "a client that calls a Service with such an endpoint bypasses the tunnel. By IPv4, the " +
 						"endpoint sees the address of the client's node, and by IPv6 the client's own address",

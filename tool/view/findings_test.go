@@ -135,8 +135,8 @@ func TestFindingsDraining(t *testing.T) {
 	}
 }
 
-// TestFindingsBegun: a killed ADD has created an ENI. The configuration decides whether registry-gc deletes this ENI,
-// or an operator.
+// TestFindingsBegun: a killed ADD has created an ENI. It depends on the configuration whether registry-gc or an
+// operator deletes this ENI.
 func TestFindingsBegun(t *testing.T) {
 	for keeps, want := range map[bool]string{false: "registry-gc deletes this ENI", true: "remove-interface eni-2"} {
 		s := &registry.State{Instance: registry.Instance{ID: "i-1"},
