@@ -185,6 +185,10 @@ func Unreached(err error) bool {
 	return anyError(err, func(e *Error) bool { return e.Code == "" && e.Endpoint != "" })
 }
 
+// Stops reports whether err means that EC2 throttles or does not answer. A process that can do its work later then
+// sends no further call. Each further call would count against the limit of all nodes, or could take ten seconds.
+func Stops(err error) bool { return errors.Is(err, ErrThrottled) || Unreached(err) }
+
 // meaning returns the row of the table in codes.go that matches the error. If no row matches, the meaning follows from
 // the error's cause.
 func (e *Error) meaning() meaning {

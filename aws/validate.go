@@ -126,7 +126,7 @@ func checkUnique[T comparable](values []T) error {
 // what the values are, such as "addresses".
 func checkCount[T comparable](n int, what string, values []T) error {
 	if len(values) != n {
-		return fmt.Errorf("asked for %d %s, but EC2 answers with %d: %v", n, what, len(values), values)
+		return fmt.Errorf("number of %s: asked for %d, but EC2 answers with %d: %v", what, n, len(values), values)
 	}
 	return checkUnique(values)
 }

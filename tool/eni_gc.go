@@ -152,7 +152,7 @@ func (l *leakSearch) deleteOld(ctx context.Context) error {
 		if err := l.deleteENI(ctx, e.ID); err != nil {
 			still[e.ID] = first
 			failed = errors.Join(failed, fmt.Errorf("delete %s: %w", e.ID, err))
-			ended = errors.Is(err, aws.ErrThrottled) || aws.Unreached(err)
+			ended = aws.Stops(err)
 			continue
 		}
 		l.deleted = append(l.deleted, row)

@@ -43,10 +43,6 @@ func IsFull(err error) bool {
 		(errors.Is(err, aws.ErrENIFull) || errors.Is(err, aws.ErrSubnetFull) || errors.Is(err, aws.ErrNotFound))
 }
 
-// Stops reports whether err means that EC2 throttles or does not answer. A process that can do its work later then
-// sends no further call. Each further call would count against the limit of all nodes, or could take ten seconds.
-func Stops(err error) bool { return errors.Is(err, aws.ErrThrottled) || aws.Unreached(err) }
-
 // An Object names the ENI and the subnet that a changing call is about.
 type Object struct {
 	ENI, Subnet string

@@ -14,7 +14,6 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -96,7 +95,7 @@ func (p *Node) ForgetDetached(ctx context.Context) error {
 		if e := s.ENIs[id]; !book.AnyLeased(s, e.Has) {
 			failed = errors.Join(failed, p.forgetIfLost(ctx, id, e))
 		}
-		if call.Stops(failed) {
+		if aws.Stops(failed) {
 			break
 		}
 	}

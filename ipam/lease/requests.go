@@ -317,8 +317,8 @@ func (policy Policy) checkShared(pod plugin.Pod, asked []nic.Request) error {
 	if exclusive {
 		what = "a whole ENI"
 	}
-	return plugin.Errorf(plugin.CodeRefused, `ask for one interface that is not exclusive. Or put the pod into a pool with `+
-		`dataPath "ipvlan": by the annotation `+AnnotationPool+`, or by its namespace`,
+	return plugin.Errorf(plugin.CodeRefused, `ask for one interface that is not exclusive. Or put the pod into a pool `+
+		`with dataPath "ipvlan": by the annotation `+AnnotationPool+`, or by its namespace`,
 		`pod %s asks for %s, and pods of the pool %s have only one veth pair, because its dataPath is "veth"`,
 		pod, what,
 		cmp.Or(policy.Pool, DefaultPool))

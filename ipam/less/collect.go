@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -135,7 +134,7 @@ func (p *Node) deleteEmptyENIs(ctx context.Context, c *Collecting) error {
 		case err != nil:
 			failed = errors.Join(failed, fmt.Errorf("delete %s, which serves no known pod: %w", id, err))
 		}
-		stopped = call.Stops(err)
+		stopped = aws.Stops(err)
 	}
 	return failed
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -113,7 +112,7 @@ func (p *Node) endDraining(ctx context.Context) (failed error) {
 			err = p.Forget(ctx, id)
 		}
 		failed = errors.Join(failed, err)
-		if call.Stops(err) {
+		if aws.Stops(err) {
 			break
 		}
 	}

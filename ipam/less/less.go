@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -75,5 +74,5 @@ type Collecting struct {
 	stopped bool
 }
 
-// stops does what [call.Stops] does, and also returns true if the outcome of a call is unknown.
-func stops(err error) bool { return call.Stops(err) || aws.MaybeDone(err) }
+// stops does what [aws.Stops] does, and also returns true if the outcome of a call is unknown.
+func stops(err error) bool { return aws.Stops(err) || aws.MaybeDone(err) }
