@@ -101,7 +101,7 @@ func programOutput(ctx context.Context, limit int64, program string, args ...str
 	}
 	text, err := io.ReadAll(io.LimitReader(pipe, limit))
 	if int64(len(text)) == limit {
-		_ = c.Process.Kill() // the program has more to write
+		_ = c.Process.Kill() // the program may have more to write
 	}
 	failed := c.Wait()
 	if len(text) == 0 && failed != nil {

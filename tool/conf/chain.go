@@ -217,9 +217,11 @@ func (r *review) reviewPair(i int) {
 		case "portmap":
 			r.reviewPortmap(j, *cmp.Or(c.NodePortMark, new(uint32(ptp.DefaultNodePortMark))))
 		case "bandwidth":
-			r.report(r.nameOf(j),
-				`this plugin cannot limit a pod with an ipvlan slave: remove the plugin, and add `+
-					`"capabilities": {"bandwidth": true} to %s`, r.Plugins[i].Type)
+			if !r.allRouted() {
+				r.report(r.nameOf(j),
+					`this plugin cannot limit a pod with an ipvlan slave: remove the plugin, and add `+
+						`"capabilities": {"bandwidth": true} to %s`, r.Plugins[i].Type)
+			}
 		case "sbr":
 			r.report(r.nameOf(j),
 				"this plugin moves the routes by which pods reach the node, Services and the internet: remove the "+

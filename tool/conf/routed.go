@@ -63,6 +63,18 @@ func (r *review) reviewRouted(i, k int) {
 	}
 }
 
+// allRouted reports whether all pools have dataPath "veth", so that no pod has an ipvlan slave.
+func (r *review) allRouted() bool {
+	for _, m := range r.Plugins {
+		var ipam lease.Config
+		if (m.Type == TypeIPAM || m.Type == TypeAll) && json.Unmarshal(m.Raw, &ipam) == nil && ipam.Validate() == nil {
+			_, slaves := ipam.Routed()
+			return len(slaves) == 0
+		}
+	}
+	return false
+}
+
 // reviewServices reviews whether pods reach Services and hostPorts. If routeToCidrs has 0.0.0.0/0, packets from pods to
 // Services leave by the ENI, and the VPC does not know Services.
 func (r *review) reviewServices(i, k int, ipam *lease.Config, pair *ptp.Config) {
