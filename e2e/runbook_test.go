@@ -16,20 +16,22 @@ import (
 
 const runbookPage = "docs/operations.md"
 
-// TestRunbook checks that the source has each error that docs/operations.md quotes. In a quotation, "…" stands for a
-// part that varies. Each part between two colons is an error of its own.
+// TestRunbook checks that the source has each error that docs/operations.md quotes under "Pods do not start". In a
+// quotation, "…" stands for a part that varies. Each part between two colons is an error of its own.
 func TestRunbook(t *testing.T) {
 	page, err := os.ReadFile(runbookPage)
 	if err != nil {
 		t.Fatal(err)
 	}
 	source := ourSource(t)
-	quoted := regexp.MustCompile(`(?m)^\*\*Pods do not start: "(.*)"\*\*$`).FindAllSubmatch(page, -1)
+	_, section, _ := strings.Cut(string(page), "\n### Pods do not start\n")
+	section, _, _ = strings.Cut(section, "\n### ")
+	quoted := regexp.MustCompile(`(?m)^\*\*"(.*)"\*\*$`).FindAllStringSubmatch(section, -1)
 	if len(quoted) < 5 {
 		t.Fatalf("%d errors are quoted", len(quoted))
 	}
 	for _, q := range quoted {
-		for _, part := range regexp.MustCompile("…|: |cni-ipvlan-vpc-k8s-grow").Split(string(q[1]), -1) {
+		for _, part := range regexp.MustCompile("…|: |cni-ipvlan-vpc-k8s-grow").Split(q[1], -1) {
 			if part = strings.Trim(part, " :,"); part != "" && !strings.Contains(source, part) {
 				t.Errorf("docs/operations.md quotes %q, and no program writes %q", q[1], part)
 			}
@@ -50,21 +52,21 @@ var runbookStates = map[string]string{
 		"connectivity_test.txtar",
 	"## All nodes, by kubectl": "sim/cluster/kubectl_test.go " +
 		"packaging/kubectl/kubectl-ipvlan",
-	"## Which path fails?":                                          "connectivity_test.txtar connectivity_test.go",
-	"## Who had this address?":                                      "whois.txtar",
-	"## Upgrade from the original":                                  "doctor.txtar repair.txtar iam_policy.txtar",
-	"## Upgrade between versions":                                   "repair.txtar",
-	"## From three plugins to one":                                  "validate.txtar",
-	"## Migrate from amazon-vpc-cni-k8s":                            "doctor_node.txtar",
-	"## Runbook":                                                    "faults_table_test.go",
-	`**Pods do not start: "no address is free`:                      "subnets.txtar",
-	`**Pods do not start: "no subnet for a new ENI`:                 "doctor_subnets.txtar",
-	`**Pods do not start: "instance is full`:                        "others.txtar",
-	`**Pods do not start: "… EC2 throttles`:                         "launch_template.txtar",
-	`**Pods do not start: "this node cannot reach the EC2 endpoint`: "doctor_endpoint.txtar",
-	`**Pods do not start: "… UnauthorizedOperation`:                 "doctor_iam.txtar",
-	`**Pods do not start: "cni-ipvlan-vpc-k8s-grow is in none`:      "faults_table_test.go",
-	`**Pods do not start: "… address already in use"`:               "status_diff.txtar",
+	"## Which path fails?":                       "connectivity_test.txtar connectivity_test.go",
+	"## Who had this address?":                   "whois.txtar",
+	"## Upgrade from the original":               "doctor.txtar repair.txtar iam_policy.txtar",
+	"## Upgrade between versions":                "repair.txtar",
+	"## From three plugins to one":               "validate.txtar",
+	"## Migrate from amazon-vpc-cni-k8s":         "doctor_node.txtar",
+	"## Runbook":                                 "faults_table_test.go",
+	`**"no address is free`:                      "subnets.txtar",
+	`**"no subnet for a new ENI`:                 "doctor_subnets.txtar",
+	`**"instance is full`:                        "others.txtar",
+	`**"… EC2 throttles`:                         "launch_template.txtar",
+	`**"this node cannot reach the EC2 endpoint`: "doctor_endpoint.txtar",
+	`**"… UnauthorizedOperation`:                 "doctor_iam.txtar",
+	`**"cni-ipvlan-vpc-k8s-grow is in none`:      "faults_table_test.go",
+	`**"… address already in use"`:               "status_diff.txtar",
 	"**A running pod has lost its network**": "status_diff.txtar faults_table_test.go " +
 		"connectivity_test.txtar",
 	"**Pods that started before a new CIDR":   "vpccidr.txtar vpcpeercidr.txtar",
