@@ -65,7 +65,6 @@ var runbookStates = map[string]string{
 	`**"… EC2 throttles`:                         "launch_template.txtar",
 	`**"this node cannot reach the EC2 endpoint`: "doctor_endpoint.txtar",
 	`**"… UnauthorizedOperation`:                 "doctor_iam.txtar",
-	`**"cni-ipvlan-vpc-k8s-grow is in none`:      "faults_table_test.go",
 	`**"… address already in use"`:               "status_diff.txtar",
 	"**A running pod has lost its network**": "status_diff.txtar faults_table_test.go " +
 		"connectivity_test.txtar",
