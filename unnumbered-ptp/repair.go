@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
@@ -16,8 +17,9 @@ import (
 // Lost lists the objects that serve all pods of a network and are missing on the node. Without these objects, a CHECK
 // of the pods fails. Many firewalls begin with "nft flush ruleset", which deletes our table. Then no pod reaches
 // Services or the internet. Lost also lists missing routes to pods. The kernel removes a route when the node loses the
-// route's source, for example because DHCP removes the address and adds it again. If the network has no pods, Lost
-// lists nothing. The configuration must be validated.
+// route's source, for example because DHCP removes the address and adds it again. Lost also lists sysctls that CHECK
+// ignores, if pods lose packets because of their values. If the network has no pods, Lost lists nothing. The
+// configuration must be validated.
 func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 	veths, err := pairsOf(node, network)
 	if len(veths) == 0 || err != nil {
@@ -39,8 +41,11 @@ func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 	for _, l := range veths {
 		slaves = slaves || !nl.IsRouted(l.Group)
 	}
-	if slaves && checkNodeWiring(r, n, false) != nil {
-		lost = slices.DeleteFunc(nodeWiring(r, n), func(s nl.Step) bool { return (nl.Wiring{s}).Check() == nil })
+	if slaves {
+		whole := checkNodeWiring(r, n, false) == nil
+		lost = slices.DeleteFunc(nodeWiring(r, n), func(s nl.Step) bool {
+			return whole && !r.isHarmful(s) || (nl.Wiring{s}).Check() == nil
+		})
 	}
 	for _, route := range lostRoutes(routes, veths, n) {
 		// since the routes were read, the pod may have ended, or an ADD may have added the route
@@ -49,6 +54,23 @@ func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 		}
 	}
 	return lost, nil
+}
+
+// isHarmful reports whether an object is a minor sysctl of the node (see isMinor), and whether pods lose packets if the
+// sysctl has another value.
+func (r *request) isHarmful(s nl.Step) bool {
+	k, is := s.Object.(nl.Sysctl)
+	return is && isMinor(s) && k.Key != ratelimit6 &&
+		(!strings.HasSuffix(k.Key, "/rp_filter") || ChecksStrictly(r.nodeNS.Sysctl, r.Config.HostInterface))
+}
+
+// ChecksStrictly reports whether the kernel drops each packet that arrives through a link, if the route to the packet's
+// source uses another link. The kernel uses the larger of two values of rp_filter: that of the link, and that of "all".
+// Only the value 1 is the strict check.
+func ChecksStrictly(sysctl func(key string) (string, error), link string) bool {
+	all, _ := sysctl(conf4("all") + "rp_filter")
+	own, _ := sysctl(conf4(link) + "rp_filter")
+	return max(all, own) == "1"
 }
 
 // pairsOf returns the node's ends of a network's pairs, by name.

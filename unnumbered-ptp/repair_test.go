@@ -79,6 +79,19 @@ func TestRepair(t *testing.T) {
 		t.Errorf("it has put back %v; %v", w, err)
 	}
 	same(t, "an admin's", others, state())
+	// Repair corrects a sysctl that CHECK does not need, if pods lose packets because of the value.
+	for key, values := range map[string][2]string{
+		"net/ipv4/conf/eth0/rp_filter": {"1", "2"}, "net/ipv4/conf/all/send_redirects": {"1", "0"},
+		"net/ipv6/conf/eth0/accept_ra": {"1", "2"},
+	} {
+		f.add(f.node, nl.Sysctl{Key: key, Value: values[0]})
+		must(t, f.CHECK(p))
+		want := nl.Wiring{{NS: f.node, Object: nl.Sysctl{Key: key, Value: values[1]}}}
+		if w, err := repair(); w.String() != want.String() || err != nil {
+			t.Errorf("%s=%s: it has put back %v, not %v; %v", key, values[0], w, want, err)
+		}
+		must(t, want.Check())
+	}
 }
 
 // TestRepairPart: Repair cannot restore one of several objects. It restores the others, and reports both the restored

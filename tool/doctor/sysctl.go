@@ -79,7 +79,7 @@ func (p *Node) podSysctls(c ptp.Config) []podSysctl {
 				"With the value 1, a node that forwards IPv6 ignores routers, and loses its default route")
 		}
 	}
-	if ports := c.NodePorts; (ports == nil || *ports != "") && host("net/ipv4/conf/all/rp_filter") != "2" {
+	if ports := c.NodePorts; (ports == nil || *ports != "") && ptp.ChecksStrictly(p.kernel.Sysctl, c.HostInterface) {
 		need("net/ipv4/conf/"+c.HostInterface+"/rp_filter", "2", severe,
 			"The kernel drops packets to NodePorts, because their answers leave by another link")
 	}
