@@ -5,6 +5,7 @@ package ipam
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -74,6 +75,31 @@ func TestFullAndDetachedOther(t *testing.T) {
 		if e, known := w.State().ENIs[guest]; known {
 			w.Errorf("it is not forgotten: %+v", e)
 		}
+	})
+}
+
+// TestFullAndRequestedDetached: EC2 takes an hour to detach an ENI on request from a full instance, and the collection
+// that has begun this has ended. When EC2 has finished, the slot of the ENI is free for the next ADD.
+func TestFullAndRequestedDetached(t *testing.T) {
+	const takes = time.Hour
+	inSlowBubble(t, "m5.large", takes, func(w *world, _ *wires) {
+		eni := w.given(aws.ENISpec{Subnet: "subnet-node"}).ID
+		w.mustAsk(99, fmt.Sprintf(`[{"eni": %q}]`, eni))
+		w.fill(1)
+		w.end(99)
+		if _, err := w.pool().Collect(w.Context(), less.Collection{Max: -1}); err == nil {
+			w.Error("EC2 still detaches the ENI, and the collection does not say so")
+		}
+		if _, err := w.acquire(20); !errors.Is(err, aws.ErrInstanceFull) {
+			w.Errorf("while EC2 detaches the ENI: %v", err)
+		}
+		time.Sleep(takes)
+		w.mustAcquire(21)
+		w.collect()
+		if e, known := w.State().ENIs[eni]; known {
+			w.Errorf("it is not forgotten: %+v", e)
+		}
+		w.consistent()
 	})
 }
 

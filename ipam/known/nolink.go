@@ -52,8 +52,8 @@ func (p *Node) NoteDetached(ctx context.Context, force bool) {
 
 // NoteAttached records which ENIs EC2 showed as attached to this instance. An ENI that EC2 did not show may be
 // detached, or too new for EC2's answer. So it counts as detached only if its link is missing, too. The link of a
-// foreign ENI, or of a whole ENI of a pod, may be in another namespace. If EC2 did not show such an ENI, and the ENI is
-// not new, it counts as detached.
+// foreign ENI, or of a whole ENI of a pod, may be in another namespace. A draining ENI serves no pods. If EC2 did not
+// show such an ENI, and the ENI is not new, it counts as detached.
 func NoteAttached(s *registry.State, attached []aws.ENI, askedAt time.Time) {
 	askedAt = registry.ToCurrentClock(askedAt)
 	here := slices.DeleteFunc(slices.Clone(attached), func(e aws.ENI) bool { return e.Instance != s.Instance.ID })
@@ -61,7 +61,7 @@ func NoteAttached(s *registry.State, attached []aws.ENI, askedAt time.Time) {
 	for id, e := range s.ENIs {
 		shown := slices.ContainsFunc(here, func(a aws.ENI) bool { return a.ID == id })
 		old := !MayLack(e.Grown, askedAt)
-		if !shown && (e.NoLink(askedAt) || old && (e.Foreign || inPods[id] || !e.Missed.IsZero())) {
+		if !shown && (e.NoLink(askedAt) || old && (e.Foreign || e.Draining || inPods[id] || !e.Missed.IsZero())) {
 			e.Detach()
 		} else {
 			e.Attach()

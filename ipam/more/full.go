@@ -105,13 +105,14 @@ func refusalError(s *registry.State) error {
 }
 
 // seemsFull reports whether the caller must ask EC2 which ENIs are attached. The caller must ask after a refusal of
-// EC2, because the refusal may be out of date. The caller must also ask if there is a foreign ENI, because this ENI may
-// no longer be attached. In the 30 seconds after such a question, seemsFull returns false.
+// EC2, because the refusal may be out of date. The caller must also ask if there is a foreign ENI, or a draining ENI on
+// request. Such an ENI may no longer be attached, and no growth deletes it. In the 30 seconds after such a question,
+// seemsFull returns false.
 func seemsFull(s *registry.State) bool {
 	const lately = 30 * time.Second
 	others := refusalError(s) != nil
 	for _, e := range s.ENIs {
-		others = others || e.Foreign && !e.Detached
+		others = others || (e.Foreign || e.Draining && e.OnRequest) && !e.Detached
 	}
 	return others && time.Since(s.Instance.FullRead) >= lately
 }
