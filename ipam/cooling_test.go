@@ -9,9 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
 // cooledFor runs a collection with FreeAfter 15 minutes. The argument wait is reuseIPWait of all pools.
@@ -106,5 +108,24 @@ func TestCollectPruned(t *testing.T) {
 				t.Errorf("%s: %v after the end of the pods: %+v", name, after, r)
 			}
 		}
+	}
+}
+
+// TestAssignUnanswered: EC2 assigns addresses or prefixes, and its answer is lost. No pod has had the new addresses, so
+// the waiting ADD gets one at once, and the node asks EC2 for no more.
+func TestAssignUnanswered(t *testing.T) {
+	for _, prefixes := range []bool{false, true} {
+		inBubble(t, "m5.large", func(w *world, _ *wires) {
+			w.policy.Prefixes = prefixes
+			n := 0
+			for w.mustAcquire(n); w.pool().HasFree(); w.mustAcquire(n) {
+				n++
+			}
+			w.EC2.ResetCalls()
+			w.EC2.Script(book.AssignAction(lease.IPv4), ec2sim.DoneLost, ec2sim.Refused(throttling))
+			w.mustAcquire(n + 1)
+			w.wantWrites(map[string]int{book.AssignAction(lease.IPv4): 1})
+			w.consistent()
+		})
 	}
 }

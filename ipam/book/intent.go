@@ -92,6 +92,18 @@ func BegunServed(s *registry.State, id string) bool {
 	return false
 }
 
+// BegunAssign returns true if this node has asked EC2 for any addresses or prefixes of the ENI, and does not know the
+// outcome.
+func BegunAssign(s *registry.State, id string) bool {
+	for _, i := range s.Intents {
+		if i.ENI == id && !i.Addr.IsValid() && (i.Action == AssignAction(lease.IPv4) ||
+			i.Action == AssignAction(lease.IPv6)) {
+			return true
+		}
+	}
+	return false
+}
+
 // Unrecorded returns true if i is an intent to attach an ENI, and if e is attached to this instance, but not recorded
 // yet. The intent i shows whether a pod may have had an address of e: see BegunUnused. So a growth for a pod that asks
 // for e keeps i. Any other growth deletes i. If i stayed, each later growth would ask EC2 about e again.

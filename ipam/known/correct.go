@@ -181,14 +181,17 @@ func (p *Node) Compare(ctx context.Context, id string) error {
 }
 
 // AddAll records the addresses and prefixes that EC2 reports for an ENI. A new address gets a lease if a pod uses it.
-// Otherwise the address cools, because EC2's answer may be old.
+// Otherwise the address cools, because EC2's answer may be old, or an earlier pod may have had the address. But if this
+// node has just asked EC2 for addresses of the ENI, and EC2's answer was lost, the new address is free at once. Only a
+// registry with unconfirmed addresses may lack an address that an earlier pod has had.
 func AddAll(s *registry.State, e aws.ENI, used lease.Used) {
 	had := s.ENIs[e.ID]
 	if had.Foreign {
 		return
 	}
 	now := time.Now()
-	discovery{State: s, used: used, now: now, lag: LagOfEC2}.learnAddrs(e)
+	assigned := book.BegunAssign(s, e.ID) && !s.Rebuilt.Unconfirmed
+	discovery{State: s, used: used, now: now, lag: LagOfEC2, noPodYet: assigned}.learnAddrs(e)
 	if has := s.ENIs[e.ID]; len(has.Addrs) > len(had.Addrs) {
 		has.Grown = now
 		s.ENIs[e.ID] = has
