@@ -15,8 +15,7 @@
 set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-cd "$dir"
-cat >serve.py <<'EOF'
+cd "$dir" && cat >serve.py <<'EOF'
 import socket, threading
 def answer(peer):
     peer.send(str(sum(len(part) for part in iter(lambda: peer.recv(9000), b""))).encode())
@@ -46,6 +45,7 @@ EOF
 cases() {
 	local name link rule words ports family=-4 to=10.9.0.2
 	mount -t tmpfs none /run && for name in node router server; do ip netns add $name; done
+	# shellcheck disable=SC2086 # numbers only
 	link() { # NUMBER NAMESPACE LINK: to the router's link with this number
 		ip -n router link add to$1 type veth peer name "$3" netns "$2" && ip -n router link set to$1 up && ip -n "$2" link set "$3" up
 		ip -n router addr add 10.$1.0.1/24 dev to$1 && ip -n router addr add fd0$1::1/64 dev to$1 nodad
