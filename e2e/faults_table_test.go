@@ -61,6 +61,8 @@ var faults = []struct {
 			want:   "leftovers: .*accept_ra=0.*IPv6 router"},
 		{name: "The kernel checks sources, strictly", inject: "sysctl -w net.ipv4.conf.all.rp_filter=1",
 			undo: "sysctl -w net.ipv4.conf.all.rp_filter=0"},
+		{name: "The boot ENI's link checks sources, strictly", inject: "sysctl -w net.ipv4.conf.eth0.rp_filter=1",
+			want: "sysctl: .*the value is 1", cure: "~sysctl -w net.ipv4.conf.eth0.rp_filter=2"},
 		{name: "All rules are deleted", inject: "ip rule flush",
 			want: "leftovers: .*ip rule add|answers: .*no rule leads to the main table|could not be made|metadata " +
 				"service: no answer",
@@ -90,6 +92,13 @@ var faults = []struct {
 			cure:   "ip rule add pref 100 iif lo lookup main suppress_prefixlength 31",
 			undo: "ip rule del iif lo lookup main suppress_prefixlength 31; ip rule del from 10.0.0.4; ip route " +
 				"flush table 100"},
+		{name: "A rule of a VPN catches all packets to pods",
+			inject: "ip link add tailscale0 type dummy; ip link set tailscale0 up; ip rule add pref 5270 lookup 52; " +
+				"ip route add 100.64.0.0/10 dev tailscale0 table 52",
+			want: "answers: .*because of the rule .*lookup 52",
+			cure: "ip rule add pref 511 iif lo lookup main suppress_prefixlength 31 && ip rule add pref 511 iif eth0 " +
+				"lookup main suppress_prefixlength 31",
+			undo: "ip rule del pref 511; ip rule del pref 511; ip rule del pref 5270; ip link del tailscale0"},
 		{name: "A firewall drops what the node forwards",
 			inject: "nft add table inet filter; nft add chain inet filter forward '{ type filter hook forward " +
 				"priority 0; policy drop; }'",

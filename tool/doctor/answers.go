@@ -46,6 +46,11 @@ func (p *Node) checkAnswers(context.Context) ([]Finding, error) {
 			}
 			found = append(found, astray...)
 		}
+		astray, err := p.strayArrivals(host, own, pods, rules)
+		if err != nil {
+			return found, err
+		}
+		found = append(found, astray...)
 	}
 	return found, nil
 }
@@ -130,7 +135,7 @@ func (p *Node) strayFinding(nodeAddr netip.Addr, dev string, r nl.Route, rules [
 	a := Finding{Severity: warning, About: nodeAddr.String(),
 		Means: fmt.Sprintf("the node's packets from this address to the pod %s %s", r.Dst.Addr(), way),
 		Do:    fmt.Sprintf("to find the cause, run: %s rule; %[1]s route get %s from %s", ip, r.Dst.Addr(), nodeAddr)}
-	if by, is := catchingRule(nodeAddr, rules); is {
+	if by, is := p.catchingRule("lo", nodeAddr, r.Dst.Addr(), rules); is {
 		a.Means = fmt.Sprintf("because of the rule %q, ", by) + a.Means
 		a.Do = fmt.Sprintf("run now and after each boot: %s rule add pref %d iif lo lookup main "+
 			"suppress_prefixlength %d (docs/operations.md)", ip, prefBeforeAll(rules), bits)
@@ -148,19 +153,79 @@ func (p *Node) strayFinding(nodeAddr netip.Addr, dev string, r nl.Route, rules [
 	return a
 }
 
-// catchingRule returns the first rule of another program that matches the node's packets from nodeAddr. It looks only
-// at rules before the rule for the main table.
-func catchingRule(nodeAddr netip.Addr, rules []nl.Rule) (nl.Rule, bool) {
+// strayArrivals looks for packets that arrive by the link host for a pod, and that the node does not forward to the
+// pod's veth. Answers from the internet and calls of NodePorts arrive like this. It asks about a packet from the VPC's
+// router, which has the first address of the subnet. own has the addresses of the link. It returns one finding per
+// family at most.
+func (p *Node) strayArrivals(host string, own []nl.Addr, pods []nl.Route, rules []nl.Rule) (found []Finding, _ error) {
+	for _, f := range nl.Families {
+		i := slices.IndexFunc(own, func(a nl.Addr) bool {
+			return nl.FamilyOf(a.Prefix.Addr()) == f && !a.Prefix.Addr().IsLinkLocalUnicast()
+		})
+		if i < 0 {
+			continue
+		}
+		from := own[i].Prefix.Masked().Addr().Next()
+		for _, r := range pods {
+			if nl.FamilyOf(r.Dst.Addr()) != f {
+				continue
+			}
+			dev, err := p.kernel.Forwards(host, from, r.Dst.Addr())
+			if err != nil {
+				return found, err
+			}
+			if dev != "" && dev != r.Dev { // "": checkSysctls reports that the node does not forward
+				found = append(found, p.arrivalFinding(host, from, dev, r, rules))
+				break
+			}
+		}
+	}
+	return found, nil
+}
+
+// arrivalFinding returns the finding that packets from an address, which arrive by the link host for a pod, leave by
+// the link dev. r is the node's route to the pod.
+func (p *Node) arrivalFinding(host string, from netip.Addr, dev string, r nl.Route, rules []nl.Rule) Finding {
+	ip, bits, to := "ip", 31, r.Dst.Addr()
+	if to.Is6() {
+		ip, bits = "ip -6", 127
+	}
+	a := Finding{Severity: severe, About: host,
+		Means: fmt.Sprintf("packets that arrive by this link for the pod %s leave by %s instead of the pod's veth. The "+
+			"pod gets neither answers from the internet nor calls of NodePorts", to, dev),
+		Do: fmt.Sprintf("to find the cause, run: %s rule; %[1]s route get %s from %s iif %s", ip, to, from, host)}
+	if by, is := p.catchingRule(host, from, to, rules); is {
+		a.Means = fmt.Sprintf("because of the rule %q, ", by) + a.Means
+		a.Do = fmt.Sprintf("run now and after each boot: %s rule add pref %d iif %s lookup main "+
+			"suppress_prefixlength %d (docs/operations.md)", ip, prefBeforeAll(rules), host, bits)
+	}
+	return a
+}
+
+// catchingRule returns the first rule of another program that leads a packet without a mark to a route. It looks only
+// at rules before the rule for the main table. iif is the link by which the packet arrives. It is lo for the node's own
+// packets.
+func (p *Node) catchingRule(iif string, from, to netip.Addr, rules []nl.Rule) (nl.Rule, bool) {
 	for _, r := range rules {
-		if r.Family != nl.FamilyOf(nodeAddr) || r.Pref == 0 || r.Pref >= prefMain ||
+		if r.Family != nl.FamilyOf(to) || r.Pref == 0 || r.Pref >= prefMain ||
 			r.Protocol == nl.RouteProtocol || r.Table == nl.MainTable {
 			continue
 		}
-		if (r.IIF == "" || r.IIF == "lo") && (!r.From.IsValid() || r.From.Contains(nodeAddr)) != r.Not {
+		matches := (r.IIF == "" || r.IIF == iif) && r.OIF == "" && r.Mark == 0 &&
+			(!r.From.IsValid() || r.From.Contains(from)) && (!r.To.IsValid() || r.To.Contains(to))
+		if matches != r.Not && (r.Drop || p.hasRoute(r, to)) {
 			return r, true
 		}
 	}
 	return nl.Rule{}, false
+}
+
+// hasRoute reports whether the table of a rule has a route to an address.
+func (p *Node) hasRoute(r nl.Rule, to netip.Addr) bool {
+	routes, err := p.kernel.Routes(nl.RouteFilter{Table: r.Table, Family: r.Family})
+	return r.Table != 0 && err == nil && slices.ContainsFunc(routes, func(o nl.Route) bool {
+		return o.Dst.Contains(to) && o.Dst.Bits() >= r.MinLen && o.Type != "throw"
+	})
 }
 
 // checksSource reports whether the kernel checks the source of packets that arrive by the link dev, which is a pod's

@@ -25,6 +25,7 @@ type Kernel interface {
 	Rules() ([]nl.Rule, error)
 	Routes(nl.RouteFilter) ([]nl.Route, error)
 	Leaves(from, to netip.Addr) (dev string, err error)
+	Forwards(iif string, from, to netip.Addr) (dev string, err error)
 	Sysctl(key string) (string, error)
 	DroppingChains(nl.Family) ([]nl.DroppingChain, error)
 	ClusterIPs(nl.Family) ([]netip.Addr, error)
@@ -36,6 +37,14 @@ type liveKernel struct{ *nl.NS }
 
 func (l liveKernel) Leaves(from, to netip.Addr) (dev string, err error) {
 	return ask.Leaves(l.NS, from, to)
+}
+
+// Forwards returns "" also if the kernel drops the packet because of its source.
+func (l liveKernel) Forwards(iif string, from, to netip.Addr) (dev string, err error) {
+	if dev, err = ask.Forwards(l.NS, iif, from, to); errors.Is(err, ask.ErrSource) {
+		err = nil
+	}
+	return dev, err
 }
 
 // The names of the lists in a snapshot.
@@ -55,7 +64,7 @@ type Snapshot struct {
 	// Lacks says why a list is missing or not complete. The key is the name of the list.
 	Lacks map[string]string `json:"lacks"`
 
-	Answers    map[string]string             `json:"answers"` // values of sysctls, and results of Leaves; "": no value
+	Answers    map[string]string             `json:"answers"` // sysctls, results of Leaves and Forwards; "": no value
 	Names      map[string]string             `json:"names"`   // key: a name that a check used; value: see ownName
 	Chains     map[string][]nl.DroppingChain `json:"chains"`  // chains that may drop packets, by family
 	Services   map[string][]netip.Addr       `json:"services"`
@@ -187,6 +196,15 @@ func (s *Snapshot) Leaves(from, to netip.Addr) (dev string, err error) {
 	return dev, err
 }
 
+// Forwards returns by which link the node forwards a packet that has arrived by the link iif.
+func (s *Snapshot) Forwards(iif string, from, to netip.Addr) (dev string, err error) {
+	dev, asked := s.Answers[routeQuestion(from, to)+" iif "+iif]
+	if !asked {
+		err = errNotAsked
+	}
+	return dev, err
+}
+
 // Sysctl returns the value of a sysctl.
 func (s *Snapshot) Sysctl(key string) (string, error) {
 	value, asked := s.Answers[key]
@@ -247,6 +265,12 @@ func (r recorder) Sysctl(key string) (string, error) {
 func (r recorder) Leaves(from, to netip.Addr) (string, error) {
 	dev, err := r.liveKernel.Leaves(from, to)
 	r.recordAnswer(routeQuestion(from, to), dev, err)
+	return dev, err
+}
+
+func (r recorder) Forwards(iif string, from, to netip.Addr) (string, error) {
+	dev, err := r.liveKernel.Forwards(iif, from, to)
+	r.recordAnswer(routeQuestion(from, to)+" iif "+iif, dev, err)
 	return dev, err
 }
 
