@@ -191,8 +191,8 @@ func (p *Node) arrivalFinding(host string, from netip.Addr, dev string, r nl.Rou
 		ip, bits = "ip -6", 127
 	}
 	a := Finding{Severity: severe, About: host,
-		Means: fmt.Sprintf("packets that arrive by this link for the pod %s leave by %s instead of the pod's veth. The "+
-			"pod gets neither answers from the internet nor calls of NodePorts", to, dev),
+		Means: fmt.Sprintf("packets that arrive by this link for the pod %s leave by %s instead of the pod's veth. "+
+			"The pod gets neither answers from the internet nor calls of NodePorts", to, dev),
 		Do: fmt.Sprintf("to find the cause, run: %s rule; %[1]s route get %s from %s iif %s", ip, to, from, host)}
 	if by, is := p.catchingRule(host, from, to, rules); is {
 		a.Means = fmt.Sprintf("because of the rule %q, ", by) + a.Means

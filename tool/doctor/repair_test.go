@@ -72,7 +72,8 @@ func newRouted(t *testing.T) *dual {
 	d := newNode(t, strings.NewReplacer(`"serviceLoop": %q`, `"vethPrefix": "eni"`,
 		`"interfaceIndex": 1`, `"dataPath": "veth"`).Replace(repairConflist))
 	d.link = "ens6"
-	want(t, (nl.Wiring{{NS: d.node, Object: nl.Veth{Name: d.link, Peer: "eni2", PeerNS: d.router}}}).Add())
+	want(t, (nl.Wiring{{NS: d.node, Object: nl.Veth{Name: d.link, MAC: "02:00:00:00:00:01", Peer: "eni2",
+		PeerNS: d.router}}}).Add())
 	want(t, d.registry.Update(t.Context(), d.lease))
 	want(t, d.node.Do(d.add))
 	return d
@@ -680,6 +681,23 @@ func TestRepairGuard(t *testing.T) {
 			t.Errorf("without the guard of %s: repair has done %q", family, did)
 		}
 	}
+}
+
+// TestRoutedGuard: an ENI with routed pods needs no guard, even if the node has lost its routes to the pods.
+func TestRoutedGuard(t *testing.T) {
+	d := newRouted(t)
+	routes, err := d.node.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol})
+	want(t, err)
+	want(t, nl.Steps(d.node, routes).Del())
+	want(t, d.node.Do(func() error {
+		p, err := Open("", d.conflist, t.TempDir())
+		want(t, err)
+		defer p.Close()
+		if found, err := p.checkGuards(); len(found) > 0 || err != nil {
+			t.Errorf("doctor finds %v; %v", found, err)
+		}
+		return nil
+	}))
 }
 
 // TestBootPods checks that doctor reports pods on the boot ENI, and no pods on other ENIs.

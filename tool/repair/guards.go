@@ -10,6 +10,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
 // Unguarded lists the lost guards of links that have slaves in pods (see [nl.Guard]). Without a guard, the link accepts
@@ -17,10 +18,10 @@ import (
 func Unguarded(host *nl.NS, s *registry.State) (lost []nl.Guard, err error) {
 	links, err1 := host.Links()
 	routes, err2 := host.Routes(nl.RouteFilter{Table: nl.MainTable, Protocol: nl.RouteProtocol})
-	routed := routedAddrs(links, routes)
+	pairs, routed := routedPairs(links), routedAddrs(links, routes)
 	used := map[string]bool{}
 	for a, l := range s.Leases.All() {
-		if e, known := s.ENIs[l.ENI]; known && !routed[a] {
+		if e, known := s.ENIs[l.ENI]; known && !routed[a] && !pairs[ptp.VethName(l.Network, l.Attachment)] {
 			used[e.MAC] = true
 		}
 	}
@@ -33,13 +34,22 @@ func Unguarded(host *nl.NS, s *registry.State) (lost []nl.Guard, err error) {
 	return lost, errors.Join(err1, err2)
 }
 
+// routedPairs returns the names and alternative names of the node's ends of routed pods' pairs. The name of a pair
+// follows from the attachment of a lease. So these names show a routed pod even if the node has lost its routes.
+func routedPairs(links []nl.Link) map[string]bool {
+	pairs := map[string]bool{}
+	for _, l := range links {
+		for _, name := range l.Names() {
+			pairs[name] = nl.IsRouted(l.Group)
+		}
+	}
+	return pairs
+}
+
 // routedAddrs returns the addresses to which the node has a route. The value of an address is true if a route to it
 // goes through the pair of a routed pod.
 func routedAddrs(links []nl.Link, routes []nl.Route) map[netip.Addr]bool {
-	pairs, addrs := map[string]bool{}, map[netip.Addr]bool{}
-	for _, l := range links {
-		pairs[l.Name] = nl.IsRouted(l.Group)
-	}
+	pairs, addrs := routedPairs(links), map[netip.Addr]bool{}
 	for _, r := range routes {
 		addrs[r.Dst.Addr()] = addrs[r.Dst.Addr()] || pairs[r.Dev]
 	}
