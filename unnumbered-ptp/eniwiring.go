@@ -339,7 +339,8 @@ func (m eniMark) restoreBranch(n *nl.NS, number uint32) error {
 }
 
 // claimFree adds a branch with a free number, and returns the number. A number is taken if the rule for its mark
-// belongs to an ENI that still has its link.
+// belongs to an ENI that still has its link. claimFree takes a mark that a rule of another program catches only if all
+// other marks are taken.
 func (m eniMark) claimFree(n *nl.NS) (uint32, error) {
 	rules, err := n.Rules()
 	if err != nil {
@@ -350,16 +351,27 @@ func (m eniMark) claimFree(n *nl.NS) (uint32, error) {
 		eni, is := eniOfRule(r)
 		led[r.Mark>>markShift] = led[r.Mark>>markShift] || is && n.HasLink(eni)
 	}
-	for _, number := range m.numbersToTry() {
-		if led[number] {
-			continue
-		}
-		if chain, taken, err := m.branch(number).Claim(n); !taken {
-			return numberOf(chain), err
+	for _, anyway := range []bool{false, true} {
+		for _, number := range m.numbersToTry() {
+			if led[number] || isCaught(rules, number) != anyway {
+				continue
+			}
+			if chain, taken, err := m.branch(number).Claim(n); !taken {
+				return numberOf(chain), err
+			}
 		}
 	}
 	return 0, fmt.Errorf("all %d marks for ENIs are in use: see 'nft list table inet %s' and 'ip rule show pref %d'",
 		mostENIs, eniTable().Name, prefENI)
+}
+
+// isCaught reports whether a rule of another program comes before the rules for ENIs, and matches the mark with this
+// number. For example, Cilium has rules for the bits 0xf00.
+func isCaught(rules []nl.Rule, number uint32) bool {
+	return slices.ContainsFunc(rules, func(r nl.Rule) bool {
+		return r.Protocol != nl.RouteProtocol && r.Pref < prefENI && r.Mask&ENIMarks != 0 && !r.Not &&
+			number<<markShift&r.Mask == r.Mark
+	})
 }
 
 // number returns the number of the ENI's mark. The error is fs.ErrNotExist if the ENI has no branch.

@@ -235,6 +235,18 @@ func TestMarkFull(t *testing.T) {
 	has(t, n, map[uint32]int{104: oneENI, 103: otherENI})
 }
 
+// TestMarkCaught: a rule of another program leads some marks to its own table, as Cilium's rules do. No ENI gets one
+// of these marks, as long as another mark is free. A rule that comes later does not matter.
+func TestMarkCaught(t *testing.T) {
+	n, _ := enis(t)
+	shell(t, n, "ip rule add pref 9 fwmark 0xd00/0xf00 lookup 2004; ip rule add pref 1024 fwmark 0x80/0x80 lookup main")
+	marks(t, n, oneENI)
+	has(t, n, map[uint32]int{112: oneENI})
+	shell(t, n, "ip rule add pref 10 fwmark 0/0x20 lookup 2005; ip rule add pref 11 fwmark 0x20/0x20 lookup 2005")
+	marks(t, n, oneENI, otherENI)
+	has(t, n, map[uint32]int{112: oneENI, 104: otherENI})
+}
+
 // TestMarkFreed: all marks belong to ENIs whose links are gone. A collection frees these marks.
 func TestMarkFreed(t *testing.T) {
 	n, _ := enis(t)
