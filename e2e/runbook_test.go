@@ -91,12 +91,10 @@ var runOtherwise = map[string]string{
 	"cni-tool connectivity-test --s":  `"--serve"`,
 	"cni-tool doctor --check egress":  `"doctor", "--check=egress"`,
 	"cni-tool doctor --fix":           `"cni-tool doctor --fix`,
-	"cni-tool metrics --file":         "cni-tool metrics --file textfile/cni.prom",
 	"cni-tool validate FILE":          "cni-tool validate good/10-pods.conflist",
 	"ip link show group 72":           "ip -o link show group 72",
 	"firewall-cmd --permanent":        "firewall-offline-cmd --zone=trusted --add-interface=veth+",
 	"iptables -I DOCKER-USER":         "iptables-nft -I DOCKER-USER -i veth+ -j ACCEPT",
-	"kubectl debug node/NODE":         `debug "${@/#/node/}"`,
 	"kubectl get pods -n kube-system": `p.Kubectl(ctx, "get", "pods", "-A"`,
 }
 
@@ -107,7 +105,6 @@ var runByNoTest = map[string]string{
 	"journalctl -u cni-gc -u cni-warm": "it needs systemd as process 1, and changes nothing",
 	"systemctl ":                       "it needs systemd as process 1; packaging's tests start these units",
 	"iptables-legacy -S FORWARD":       "it changes nothing, and doctor's transcript has the note that names it",
-	"aws ec2 modify-":                  "no test has this program; the calls are of EC2's reference",
 	"for id in $(crictl":               "it needs crictl, and the original plugin",
 }
 
