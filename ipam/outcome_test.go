@@ -125,24 +125,28 @@ func TestReleaseOutcomes(t *testing.T) {
 // lagging ends the names of cases in which EC2 lags behind itself.
 const lagging = "EC2 lags"
 
-// lagsBehind makes EC2 answer describes of only this ENI with the present state of the ENI, whatever changes later.
-func (w *world) lagsBehind(eni string) {
+// lagsBehind makes EC2 answer describes of only this ENI with the present state of the ENI, whatever changes later. It
+// does the same for describes with one of the filters.
+func (w *world) lagsBehind(eni string, filters ...aws.Filter) {
 	w.Helper()
-	var now []byte
+	now, sees := map[string][]byte{}, true // by the name of the filter
 	w.answers(func(rw http.ResponseWriter, r *http.Request) {
-		if r.FormValue("Action") != "DescribeNetworkInterfaces" ||
-			r.FormValue("Filter.1.Name") != "network-interface-id" {
+		by := r.FormValue("Filter.1.Name")
+		if r.FormValue("Action") != "DescribeNetworkInterfaces" || !sees && now[by] == nil {
 			w.EC2.ServeHTTP(rw, r)
 			return
 		}
-		if now == nil {
+		if sees {
 			shown := httptest.NewRecorder()
 			w.EC2.ServeHTTP(shown, r)
-			now = shown.Body.Bytes()
+			now[by] = shown.Body.Bytes()
 		}
-		rw.Write(now)
+		rw.Write(now[by])
 	})
-	must1(w.pool().Cloud.DescribeENIs(w.Context(), aws.ByID(eni)))(w)
+	for _, f := range append(filters, aws.ByID(eni)) {
+		must1(w.pool().Cloud.DescribeENIs(w.Context(), f))(w)
+	}
+	sees = false
 }
 
 // noneElsewhere checks that the registry has no address on an ENI where EC2 does not have it.

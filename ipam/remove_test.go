@@ -204,6 +204,34 @@ func TestRemoveServing(t *testing.T) {
 	}
 }
 
+// TestRemoveServingUnshown: a pod has an address of a new prefix, which EC2's descriptions do not show yet, and the
+// registry is lost. An operator's command must not detach the ENI from the pod.
+func TestRemoveServingUnshown(t *testing.T) {
+	for name, serve := range map[string]func(*world, netip.Addr){
+		"a slave of the ENI's link": func(w *world, a netip.Addr) { w.runPod(a) },
+		"a routed pod":              (*world).routeTo,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "m5.large", 20)
+			w.mustAcquire(1)
+			id := w.ENIs()[1].ID
+			w.lagsBehind(id, aws.ByInstance(w.ID))
+			w.policy.Prefixes = true
+			a := w.mustAcquire(2)
+			serve(w, a)
+			w.Lose()
+			w.EC2.ResetCalls()
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			err := w.pool().Remove(ctx, id)
+			if err == nil || !strings.Contains(err.Error(), "it serves pods: "+a.String()+" is in use") {
+				t.Errorf("got %v", err)
+			}
+			w.wantWrites(map[string]int{})
+		})
+	}
+}
+
 // TestCollectServing: the registry does not know that an ENI serves a pod, but the collection finds out.
 func TestCollectServing(t *testing.T) {
 	w := newTwoNodes(t)

@@ -339,7 +339,10 @@ func usedError(s *registry.State, e aws.ENI, used lease.Used) error {
 		}
 	}
 	for at, where := range used.By {
-		if (at.MAC == e.MAC || at.MAC == "") && has(at.Addr) && !s.Leases.Has(at.Addr) {
+		// A rebuilt registry may lack a new prefix, and EC2's description may be older than the prefix.
+		id, _ := s.ENIOf(at.Addr)
+		maybe := id == "" && s.Rebuilt.Unconfirmed && (known.CIDR.Contains(at.Addr) || known.CIDR6.Contains(at.Addr))
+		if (at.MAC == e.MAC || at.MAC == "") && (has(at.Addr) || maybe) && !s.Leases.Has(at.Addr) {
 			why = append(why, fmt.Sprintf("%s is in use: %s", at.Addr, where))
 		}
 	}
