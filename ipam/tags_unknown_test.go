@@ -19,7 +19,7 @@ import (
 )
 
 // TestTagsUnknown: EC2 does not answer when the node learns an ENI whose tags forbid changes. No pod gets an address of
-// this ENI, then or later, and the ENI loses no address.
+// this ENI, then or later, and the ENI loses no address, even if an operator's command names the address.
 func TestTagsUnknown(t *testing.T) {
 	const action = "DescribeNetworkInterfaces"
 	for name, fail := range map[string]func(*world){
@@ -40,14 +40,24 @@ func TestTagsUnknown(t *testing.T) {
 				if why := w.policy.Misfit(w.State().ENIs[guest]); why == "" {
 					w.Error("nothing says why it serves no pods")
 				}
+				w.keepsNamed(guest)
 				w.EC2.Fail(action, "InternalError", 0)
 				time.Sleep(time.Minute)
 				if a, err := w.acquire(2); err != nil || a.ID == guest {
 					w.Errorf("a pod has %v of %s: %v", a.Addrs, a.ID, err)
 				}
+				w.keepsNamed(guest)
 				w.keeps(guest)
 			})
 		})
+	}
+}
+
+// keepsNamed checks that an operator's command does not unassign an address of the ENI.
+func (w *world) keepsNamed(eni string) {
+	w.Helper()
+	if gone, err := w.pool().Deallocate(w.Context(), w.ENI(eni).Addrs[1]); err == nil {
+		w.Errorf("an operator's command has unassigned %v", gone)
 	}
 }
 

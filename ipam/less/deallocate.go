@@ -134,6 +134,12 @@ func releasableENI(s *registry.State, a netip.Addr) (string, error) {
 		return "", fmt.Errorf("IP not found - can't release %s: it is on none of this instance's ENIs", a)
 	case leased:
 		return "", fmt.Errorf("%s is in use: %s", a, book.Holder(lease))
+	case e.Foreign:
+		return "", fmt.Errorf("%s is on %s, and the owner of this ENI forbids changes (tag %s)", a, id,
+			book.TagNoManage)
+	case e.TagsUnknown == registry.NotAsked:
+		return "", fmt.Errorf("%s is on %s, and EC2 has not answered whether its owner forbids changes: run the "+
+			"command again", a, id)
 	case !e.Missed.IsZero():
 		return "", fmt.Errorf("%s is on %s, whose link is not on the node: another instance may have this ENI", a, id)
 	case !slices.Contains(e.Addrs, a) && a.Is6():
