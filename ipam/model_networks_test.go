@@ -53,6 +53,7 @@ func (m *model) networks() {
 		p.MinIndex, p.Prefixes, p.Keep, p.Batch = pick(m.rng, p.MinIndex, p.MinIndex, 1,
 			0), m.chance(30), m.chance(10), pick(m.rng, 1, 3, 0)
 		p.Warm = pick(m.rng, registry.Warm{}, registry.Warm{}, registry.Warm{Min: 1, Max: 6})
+		p.ReuseWait = pick(m.rng, p.ReuseWait, p.ReuseWait, time.Second, 20*time.Minute)
 		if m.chance(15) {
 			p.Families = m.families()
 		}
@@ -159,6 +160,20 @@ func (m *model) noteAbandoned() {
 	}
 }
 
+// reuseWait returns how long the addresses of a pool cool, as conf.Conflists does.
+func (m *model) reuseWait(pool string) time.Duration {
+	wait := time.Duration(-1)
+	for _, p := range m.conflists() {
+		if p.Pool == lease.Origin(pool) {
+			wait = max(wait, p.ReuseWait)
+		}
+	}
+	if wait < 0 {
+		return time.Minute // the default
+	}
+	return wait
+}
+
 // keep reports whether a conflist wants to keep addresses of the pool: by skipDeallocation, or by warm.min.
 func (m *model) keep(pool string) bool {
 	return slices.ContainsFunc(m.conflists(), func(p lease.Policy) bool {
@@ -192,9 +207,10 @@ func (m *model) verifyWarm(before *registry.State, done less.Report) {
 	for i, p := range m.policies {
 		took := slices.ContainsFunc(done.Unassigned, func(a netip.Addr) bool {
 			id, e := before.ENIOf(a)
+			now := s.ENIs[id]
 			_, owned := before.Owners[a]
 			l, _ := before.Leases.At(a)
-			return id != "" && e.Pool == p.Pool && !s.ENIs[id].Passed && !owned && !l.Asked
+			return id != "" && e.Pool == p.Pool && !now.Closed() && !owned && !l.Asked
 		})
 		ready := lease.Ready(s, p.Pool, time.Now())
 		if want := p.Warm.Left(); took && !m.nets[i].removed && !m.nets[i].hidden && ready < want {

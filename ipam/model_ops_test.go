@@ -64,10 +64,12 @@ func init() {
 		{30, true, (*model).add}, {5, false, (*model).again}, {16, true, (*model).del}, {3, true, (*model).delAgain},
 		{5, true, (*model).retain}, {12, true, (*model).collect}, {3, false, (*model).fill}, {4, true, (*model).die},
 		{2, true, (*model).lose}, {2, true, (*model).corrupt}, {2, false, (*model).reboot},
-		{7, false, (*model).fail}, {4, false, (*model).loseAnswer}, {6, false, (*model).script},
-		{2, false, (*model).detach}, {3, true, (*model).unassign},
+		{7, true, (*model).fail}, {4, true, (*model).loseAnswer}, {6, true, (*model).script},
+		{2, true, (*model).detach}, {3, true, (*model).unassign},
 		{2, true, (*model).clockSteps}, {6, true, (*model).lie}, {5, true, (*model).confess},
-		{14, false, (*model).tick}, {3, true, (*model).deallocate},
+		{14, true, (*model).tick}, {3, true, (*model).deallocate},
+		{3, true, (*model).retire}, {3, true, (*model).allocate},
+		{3, true, (*model).attachByHand}, {3, true, (*model).assignByHand}, {2, true, (*model).stick},
 	}
 }
 
@@ -79,6 +81,9 @@ func (m *model) step(depth int) {
 	}
 	if m.operated {
 		possible = slices.Concat(possible, ofOperators)
+	}
+	if m.conf != nil {
+		possible = append(slices.Clip(possible), act{6, true, (*model).release})
 	}
 	for _, a := range possible {
 		if depth == 0 || a.nested {
@@ -103,6 +108,9 @@ func (m *model) fate() fate {
 		return fate{}
 	}
 	f := fate{at: 1 + m.rng.IntN(7), after: m.chance(50)}
+	if m.chance(20) {
+		f.of = metadata
+	}
 	switch n := m.rng.IntN(100); {
 	case n < 12:
 		f.end = "killed"
@@ -179,6 +187,7 @@ func (m *model) acquire(p *modelPod) error {
 	m.logf("%s ADD %s pool %q, %d interfaces%v", m.clock(), p.name(), policies[0].Pool, len(policies), f)
 	all := make([]lease.Allocation, len(policies))
 	p.busy, m.added = true, time.Now()
+	warm := m.isWarm(p)
 	err := m.run(policies[0], f, policies[0].Timeout, func(ctx context.Context, pool *Pool) error {
 		add := func(ctx context.Context, by *lease.Pool, o lease.Owner) (bool, error) {
 			own := New(*by, pool.Cloud)
@@ -195,6 +204,9 @@ func (m *model) acquire(p *modelPod) error {
 	})
 	for _, got := range all {
 		m.logf("  %s has %v on %s, %v", p.name(), got.Addrs, got.ID, err)
+	}
+	if warm && (err != nil || m.sent > 0) {
+		m.wrong("%s: an address is free, and the ADD makes %d calls: %v", p.name(), m.sent, err)
 	}
 	if err == nil && m.multus {
 		err = m.link(p, all)
@@ -256,6 +268,9 @@ func (m *model) answered(p *modelPod, all ...lease.Allocation) {
 	for i, got := range all {
 		if len(got.Addrs) != len(p.asked[0].Families) {
 			m.wrong("%s has %d addresses", p.name(), len(got.Addrs))
+		}
+		if !m.kernel.linked(got.ID) {
+			m.wrong("%s has an address of %s, whose link is not on the node", p.name(), got.ID)
 		}
 		if len(got.VPC.CIDRs) == 0 {
 			m.wrong("%s gets no routes to the VPC", p.name())
@@ -385,7 +400,7 @@ func (m *model) collect() {
 // begun reports whether a collection would wait for a growth to end, because the collection has something to finish.
 func (m *model) begun() bool {
 	s, err := m.view()
-	return err != nil || known.Due(s) || s.Blank() || lease.AnyToRelease(s)
+	return err != nil || known.Due(s) || lease.Unknown(s) || lease.AnyToRelease(s)
 }
 
 func (m *model) collectNow(c less.Collection, f fate) (done less.Report, err error) {
@@ -395,7 +410,7 @@ func (m *model) collectNow(c less.Collection, f fate) (done less.Report, err err
 	past := m.pastAddrs()
 	before, unread := m.view()
 	policy := lease.Common(append(m.conflists(), m.common)...)
-	c.ReuseWait = func(string) time.Duration { return m.policies[0].ReuseWait }
+	c.ReuseWait = m.reuseWait
 	if c.Conflists = m.conflists(); !m.mixed {
 		policy.Provision = m.provision
 	}

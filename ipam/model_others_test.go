@@ -100,7 +100,7 @@ func (m *model) detach() {
 	m.meddled = true
 	m.takes(slices.Concat(e.Addrs, e.IPv6Addrs), slices.Concat(e.Prefixes, e.IPv6Prefixes))
 	m.away[e.ID], m.moved[e.ID] = time.Now(), true
-	m.Operate("DetachNetworkInterface", "AttachmentId", e.Attachment)
+	m.Operate("DetachNetworkInterface", "AttachmentId", e.Attachment, "Force", "true")
 	time.Sleep(5 * time.Second)
 	card, index, found := 0, 0, false
 	if m.second != nil {

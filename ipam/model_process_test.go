@@ -24,24 +24,35 @@ import (
 )
 
 // A process is one run of the plugin or of the tool. It reaches EC2 and metadata without a socket. At one of its calls
-// to EC2, its fate may happen to it.
+// to EC2 or to metadata, its fate may happen to it.
 type process struct {
 	*model
 	cancel context.CancelFunc
 	fate   fate
 
 	mu    sync.Mutex // a growth makes several calls at once
-	calls int        // calls to EC2 so far
+	calls [2]int     // calls to EC2 and to metadata so far
 	ended string     // how the process was ended; empty: it was not
 }
 
-// A fate is what happens to a process at one of its calls to EC2.
+// A fate is what happens to a process at one of its calls to EC2 or to metadata.
 type fate struct {
-	at    int    // the call, counted from 1; 0: nothing happens
+	of    service
+	at    int    // the call to this service, counted from 1; 0: nothing happens
 	after bool   // the fate happens when EC2 has carried out the call; false: before the call
 	end   string // "killed", "cancelled" or empty
 	meet  func() // what other processes do meanwhile
 }
+
+// A service is EC2, or the node's metadata service.
+type service int
+
+const (
+	theEC2 service = iota
+	metadata
+)
+
+func (s service) String() string { return [...]string{"EC2", "metadata"}[s] }
 
 func (f fate) String() string {
 	if f.at == 0 {
@@ -52,9 +63,9 @@ func (f fate) String() string {
 		when = "after"
 	}
 	if f.meet != nil {
-		return fmt.Sprintf(" (others act %s call %d)", when, f.at)
+		return fmt.Sprintf(" (others act %s call %d to %v)", when, f.at, f.of)
 	}
-	return fmt.Sprintf(" (%s %s call %d)", f.end, when, f.at)
+	return fmt.Sprintf(" (%s %s call %d to %v)", f.end, when, f.at, f.of)
 }
 
 // run calls do as a process with the fate f, until the process ends or is killed.
@@ -72,6 +83,7 @@ func (m *model) run(
 		err = do(ctx, pool)
 	}()
 	<-done
+	m.sent = p.calls[theEC2] + p.calls[metadata]
 	if p.ended != "" {
 		m.logf("  %s at %s", p.ended, m.clock())
 	}
@@ -95,48 +107,60 @@ func (p *process) pool(policy lease.Policy) *Pool {
 // Do passes a request to metadata or EC2. If this is the call of the process's fate, the fate happens before or after
 // it.
 func (p *process) Do(r *http.Request) (*http.Response, error) {
-	if r.URL.Host == "imds" {
-		const patience = 500 * time.Millisecond // less than aws.directHTTP waits
-		ctx, cancel := context.WithTimeout(r.Context(), patience)
-		defer cancel()
-		return ec2sim.Direct{Handler: p.Instance.Metadata()}.Do(r.WithContext(ctx))
+	to, send, name := metadata, p.askMetadata, r.URL.Path
+	if r.URL.Host != "imds" {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return nil, err
+		}
+		form, _ := url.ParseQuery(string(body))
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		to, send, name = theEC2, p.askEC2, form.Get("Action")
 	}
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return nil, err
-	}
-	form, _ := url.ParseQuery(string(body))
-	r.Body = io.NopCloser(bytes.NewReader(body))
-	f, now := p.fate, p.count() == p.fate.at
+	f, now := p.fate, p.count(to) == p.fate.at && to == p.fate.of
 	if now && !f.after {
-		if err := p.meet(form.Get("Action")); err != nil {
+		if err := p.meet(name); err != nil {
 			return nil, err
 		}
 	}
 	if err := r.Context().Err(); err != nil {
 		return nil, err // other processes have acted until the time of p was over
 	}
-	if p.cut {
-		return nil, errors.New("no route to host")
-	}
-	resp, err := ec2sim.Direct{Handler: p.EC2}.Do(r)
+	resp, err := send(r)
 	if now && f.after {
-		if err := p.meet(form.Get("Action")); err != nil {
+		if err := p.meet(name); err != nil {
 			return nil, err
 		}
 	}
 	return resp, err
 }
 
-// count counts a call. A killed process makes no further call.
-func (p *process) count() int {
+func (p *process) askMetadata(r *http.Request) (*http.Response, error) {
+	const patience = 500 * time.Millisecond // less than aws.directHTTP waits
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	return ec2sim.Direct{Handler: p.Instance.Metadata()}.Do(r.WithContext(ctx))
+}
+
+func (p *process) askEC2(r *http.Request) (*http.Response, error) {
+	if p.cut {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.refused++
+		return nil, errors.New("no route to host")
+	}
+	return ec2sim.Direct{Handler: p.EC2}.Do(r)
+}
+
+// count counts a call to a service. A killed process makes no further call.
+func (p *process) count(to service) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if strings.HasPrefix(p.ended, "killed") {
 		runtime.Goexit()
 	}
-	p.calls++
-	return p.calls
+	p.calls[to]++
+	return p.calls[to]
 }
 
 func (p *process) end(how string) {

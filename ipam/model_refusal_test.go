@@ -10,7 +10,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-func init() { acts = append(acts, act{5, false, (*model).refuse}, act{3, true, (*model).relent}) }
+func init() { acts = append(acts, act{5, true, (*model).refuse}, act{3, true, (*model).relent}) }
 
 // scoped has codes by which EC2 refuses to change one object. ofSubnets has the actions that EC2 can refuse in one
 // subnet. ofAccount has codes by which EC2 refuses all changes.
@@ -18,7 +18,7 @@ var (
 	scoped = []string{"AuthFailure", "OperationNotPermitted", "UnsupportedOperation", "IncorrectState",
 		"InvalidParameterValue"}
 	ofSubnets = []string{"CreateNetworkInterface", "AttachNetworkInterface"}
-	ofAccount = []string{"AuthFailure", "OptInRequired", "NetworkInterfaceLimitExceeded"}
+	ofAccount = []string{"AuthFailure", "OptInRequired", "NetworkInterfaceLimitExceeded", "RequestLimitExceeded"}
 )
 
 // refuse makes EC2 refuse an action on one ENI or in one subnet, until relent is called. The model's checks find what
@@ -29,8 +29,12 @@ func (m *model) refuse() {
 		object, action = pick(m.rng, "subnet-pod0", "subnet-pod1"), pick(m.rng, ofSubnets...)
 	}
 	code := pick(m.rng, scoped...)
-	if m.chance(10) {
+	switch n := m.rng.IntN(100); {
+	case n < 12:
 		m.refuseAll(pick(m.rng, ofAccount...))
+		return
+	case n < 17:
+		m.isolate()
 		return
 	}
 	if slices.Contains(m.denied, action) {
@@ -51,6 +55,27 @@ func (m *model) refuseAll(code string) {
 		m.EC2.Fail(action, code, -1)
 		m.refusals = append(m.refusals, func() { m.EC2.Fail(action, "", 0) })
 	}
+}
+
+// isolate leaves the node without a way to EC2, until relent is called.
+func (m *model) isolate() {
+	m.logf("%s no way to EC2", m.clock())
+	m.cut = true
+	began := time.Now()
+	m.refusals = append(m.refusals, func() {
+		m.cut = false
+		for _, e := range m.attached() {
+			m.outlives[e.ID] = m.outlives[e.ID] || time.Since(began) > intentLife
+		}
+	})
+}
+
+// stick makes EC2 detach ENIs for hours, until relent is called.
+func (m *model) stick() {
+	d := pick(m.rng, 10*time.Minute, 3*time.Hour)
+	m.logf("%s EC2 detaches ENIs for %v", m.clock(), d)
+	m.EC2.DetachSlowly(d)
+	m.refusals = append(m.refusals, func() { m.EC2.DetachSlowly(0) })
 }
 
 // refusing reports whether the node passes over something that EC2 has refused.

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
@@ -34,9 +35,10 @@ func (m *model) requests() {
 
 // configure makes a configuration from the policies. interfaceIndex and the families are those of the first policy.
 func (m *model) configure() {
-	c := map[string]any{"interfaceIndex": m.policies[0].MinIndex, "addTimeout": 10, "requests": []lease.Permission{{
-		Namespaces: []string{"*"}, SecurityGroups: []string{"sg-2"}, ENIs: map[string]string{"for": "request"},
-		IPs: true, Exclusive: true, Max: 4}}}
+	c := map[string]any{"interfaceIndex": m.policies[0].MinIndex, "addTimeout": 10,
+		"reuseIPWait": m.policies[0].ReuseWait / time.Second, "requests": []lease.Permission{{
+			Namespaces: []string{"*"}, SecurityGroups: []string{"sg-2"}, ENIs: map[string]string{"for": "request"},
+			IPs: true, Exclusive: true, Max: 4}}}
 	var families []string
 	for _, f := range m.policies[0].Families {
 		families = append(families, f.String())

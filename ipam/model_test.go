@@ -148,6 +148,7 @@ type model struct {
 	bad       []string  // what turned out not to be true
 	log       []string
 	refused   int // calls that EC2 has refused, or whose answers were lost
+	sent      int // how many calls the last process has made to EC2 and metadata
 	limits    ec2sim.InstanceType
 	primaries map[string]netip.Addr // the primary address of each ENI
 
@@ -303,7 +304,7 @@ func (m *model) choosePolicies() {
 	base := lease.Policy{
 		MinIndex: pick(m.rng, 1, 1, 1, 0), Families: families, SubnetTags: map[string]string{"for": "pods"},
 		Provision: lease.ProvisionFull,
-		ReuseWait: time.Minute, Timeout: 10 * time.Second,
+		ReuseWait: pick(m.rng, time.Minute, time.Minute, time.Minute, 10*time.Minute), Timeout: 10 * time.Second,
 	}
 	pools := []string{""}
 	if m.chance(25) {

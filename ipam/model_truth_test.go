@@ -56,6 +56,7 @@ func (m *model) verify() {
 		}
 		return
 	}
+	m.forgetEnded(s)
 	m.verifyFree()
 	for _, p := range m.pods {
 		for _, a := range p.addrs {
@@ -85,10 +86,35 @@ func (m *model) noteEnd(p *modelPod) {
 	}
 }
 
-// pastAddrs returns the addresses of ended pods that EC2 shows on the node.
+// isWarm reports whether an ADD of the pod must find a free address without a call to EC2 or to metadata.
+func (m *model) isWarm(p *modelPod) bool {
+	s, err := m.view()
+	if err != nil || len(p.asked) > 1 || p.asked[0].Choice.Chooses() || lease.Unknown(s) || book.LeftAny(s) {
+		return false
+	}
+	id, addrs := lease.Candidates(s, p.asked[0].Heed(s, p.Network), time.Now())
+	has := m.kernel.addrs()
+	for _, a := range addrs {
+		if has[a] != "" {
+			return false // the node has a route to the address
+		}
+	}
+	return len(addrs) > 0 && len(s.Held(p.Key)) == 0 && m.kernel.linked(id)
+}
+
+// forgetEnded forgets the addresses that need not cool any more, whatever comes later. Nothing shows now that there was
+// a pod, or a process has released an address for which the pod had asked. EC2 may give this address to another pod.
+func (m *model) forgetEnded(s *registry.State) {
+	maps.DeleteFunc(m.ended, func(a netip.Addr, end ending) bool {
+		return !lease.Unknown(s) && m.nothingShows(end) || end.chosen && m.carrier(a) == ""
+	})
+}
+
+// pastAddrs returns the addresses of ended pods that EC2 shows on the node. It leaves out an address if nothing shows
+// that there was a pod.
 func (m *model) pastAddrs() []netip.Addr {
 	return slices.DeleteFunc(slices.SortedFunc(maps.Keys(m.ended), netip.Addr.Compare),
-		func(a netip.Addr) bool { return m.carrier(a) == "" })
+		func(a netip.Addr) bool { return m.carrier(a) == "" || m.nothingShows(m.ended[a]) })
 }
 
 // verifyCooled checks that a collection has released no address of an ended pod while the address cools. Otherwise EC2
@@ -101,7 +127,7 @@ func (m *model) verifyCooled(before *registry.State, past []netip.Addr, done les
 		released := slices.Contains(done.Unassigned, a) || slices.Contains(done.Deleted, id) && !e.Draining ||
 			slices.ContainsFunc(done.Returned, func(c netip.Prefix) bool { return c.Contains(a) })
 		_, follows := before.Owners[a]
-		if cooled := time.Since(end.Time); released && cooled < m.policies[0].ReuseWait && !(follows && end.chosen) {
+		if cooled := time.Since(end.Time); released && cooled < m.reuseWait(e.Pool) && !(follows && end.chosen) {
 			m.wrong("%s is released %v after its pod has ended", a, cooled)
 		}
 	}
@@ -250,7 +276,11 @@ func (m *model) settle() {
 	m.confess()
 	m.relent()
 	m.retype()
-	time.Sleep(20 * time.Minute)
+	if m.chance(50) {
+		time.Sleep(20 * time.Minute)
+	} else {
+		m.meddled = true // some of this may have been right only for a moment
+	}
 	if m.chance(30) {
 		m.skew(pick(m.rng, -24*time.Hour, 24*time.Hour))
 	}
@@ -367,8 +397,10 @@ func (m *model) room(policy lease.Policy) string {
 	if policy.Provision == lease.ProvisionNone {
 		return ""
 	}
+	s, err := m.view()
 	for _, e := range m.attached() {
-		if _, given := m.given[e.ID]; given || e.ID == m.guest || e.EFAOnly {
+		if _, given := m.given[e.ID]; given || e.ID == m.guest || e.EFAOnly || e.AttachmentStatus == "detaching" ||
+			err == nil && s.ENIs[e.ID].Retired {
 			continue
 		}
 		pool := ""

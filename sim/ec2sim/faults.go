@@ -83,6 +83,13 @@ func (s *Sim) Delay(action string, d time.Duration) {
 	s.delays[action] = d
 }
 
+// DetachSlowly replaces the DetachDelay of the configuration for the detachments that begin from now on.
+func (s *Sim) DetachSlowly(delay time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cfg.DetachDelay = delay
+}
+
 func mustHaveAction(action string) {
 	if _, ok := actions[action]; !ok {
 		panic(fmt.Sprintf("ec2sim: no action %q", action))
