@@ -103,6 +103,27 @@ func TestFullAndRequestedDetached(t *testing.T) {
 	})
 }
 
+// TestFullAndDeleted: an ADD deletes an ENI of a full instance, to make room. EC2 still lists the ENI as attached, but
+// the ADD attaches its new ENI at the free slot.
+func TestFullAndDeleted(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, wires *wires) {
+		eni := w.fill(2)[0]
+		for n := range 10 {
+			w.end(n)
+		}
+		time.Sleep(10 * time.Minute)
+		w.Edit(func(s *registry.State) { s.Edit(eni, func(e *registry.ENI) { e.Retired = true }) })
+		must1(w.pool().Cloud.DescribeENIs(w.Context(), aws.ByInstance(w.ID)))(w)
+		wires.lags.Store(true)
+		w.EC2.ResetCalls()
+		w.mustAcquire(20)
+		if n := w.writes()[book.CreateAction]; n != 1 {
+			w.Errorf("%d ENIs were created", n)
+		}
+		w.consistent()
+	})
+}
+
 // TestStrayBesideDetached: a growth was killed before it attached its ENI, and an operator has detached another ENI.
 // The next ADD attaches the ENI of the growth at the free slot. The registry does not say that EC2 has refused an ENI.
 func TestStrayBesideDetached(t *testing.T) {

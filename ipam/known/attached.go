@@ -5,6 +5,7 @@ package known
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
@@ -22,7 +23,12 @@ type Attached struct {
 // LastAttached returns the ENIs that are attached to this instance, from a kept answer of EC2 or from a new one. It
 // records a new answer in the registry, and returns the changed state.
 func (p *Node) LastAttached(ctx context.Context, s *registry.State) (seen Attached, _ *registry.State, err error) {
-	if seen, err = p.attachedENIs(ctx, s.Instance.ID); err != nil || seen.Kept {
+	seen, err = p.attachedENIs(ctx, s.Instance.ID)
+	// EC2 may still list an ENI that this node has just deleted.
+	seen.ENIs = slices.DeleteFunc(seen.ENIs, func(e aws.ENI) bool {
+		return len(e.Addrs) > 0 && s.ENIs[e.ID].MAC == "" && time.Since(s.Gone[e.Addrs[0]]) < LagOfEC2
+	})
+	if err != nil || seen.Kept {
 		return seen, s, err
 	}
 	err = p.Registry.Change(ctx, func(now *registry.State) { NoteAttached(now, seen.ENIs, seen.Asked); s = now })
