@@ -76,6 +76,7 @@ var checks = []Check{
 	{"kernel", "whether the kernel supports ipvlan and nftables", (*Node).checkKernel, ofNode},
 	{"runtime", "releases of containerd that may end a pod without a DEL", (*Node).checkRuntime, ofNode},
 	{"neighbors", "the limits of the neighbour table, which all pods share", (*Node).checkNeighbors, ofNode},
+	{"conntrack", "the limit of tracked connections", (*Node).checkConntrack, ofNode},
 	{"sysctl", "forwarding and the reverse path filter", (*Node).checkSysctls, ofNode},
 	{"links", "the state and the MTU of the ENIs' links, and the families of the boot ENI", (*Node).checkLinks, ofNode},
 	{"others", "attached ENIs whose addresses no new pod gets", (*Node).checkOthers, ofNode},
