@@ -20,7 +20,8 @@ import (
 
 const installPage = "../docs/install.md"
 
-// shown matches a command of the tool in a page, the file into which it writes its output, and the output.
+// shown matches an example in a page. Its groups are the command of the tool, the file to which the command redirects
+// its output, and the output.
 var shown = regexp.MustCompile(`(?m)^    \$ cni-tool ([^>\n]*[^>\n ])(?: >(\S+))?\n((?:    [^$\n].*\n)*)`)
 
 // TestInstallPage runs the commands of the page on an m5.large. The output must be the text that the page shows, or the

@@ -41,8 +41,8 @@ func parseResult(text []byte) (*types100.Result, bool) {
 	return r, err == nil && slices.Contains(currentVersions, r.CNIVersion)
 }
 
-// formatResult returns the JSON that the result's method PrintTo writes. But for a result of a current version, it
-// leaves out the white space, which would take as long as all other work of formatResult.
+// formatResult returns the JSON that the result's method PrintTo writes. But the JSON of a result of a current version
+// has no white space. To write the white space would take as long as all other work of formatResult.
 func formatResult(r types.Result) ([]byte, error) {
 	if r, ok := r.(*types100.Result); ok {
 		dense, err := codec.Write(make([]byte, 0, 1<<10), func(c *codec.Codec) { describeResult(r, c) })

@@ -83,7 +83,8 @@ func linkError(a Allocation, err error) error {
 	case errors.Is(err, ErrKept):
 		hint = hintKept
 	}
-	return plugin.Errorf(plugin.CodeTryAgain, hint, "%s (%s) with the addresses %v: %w", a.ID, a.ENI.MAC, a.Addrs, err)
+	return plugin.Errorf(plugin.CodeTryAgain, hint, "%s (%s), of which this ADD has leased %v: %w", a.ID,
+		a.ENI.MAC, a.Addrs, err)
 }
 
 // freeAddrs ends the leases that the owner has just got. No pod has used the addresses of these leases.

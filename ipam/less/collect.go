@@ -129,8 +129,8 @@ func (p *Node) deleteEmptyENIs(ctx context.Context, c *Collecting) error {
 		case errors.Is(err, errNotOurs):
 			slog.Warn("an ENI cannot be released, and this node does not try again", "eni", id, "reason", err)
 		case isDeleteDenied(err):
-			failed = errors.Join(failed, fmt.Errorf("delete %s, which serves no known pod. Until this ENI is deleted, "+
-				"no collection begins to delete another ENI: %w", id, err))
+			failed = errors.Join(failed, fmt.Errorf("delete %s, which serves no known pod: %w. Until this ENI is "+
+				"deleted, no collection begins to delete another ENI", id, err))
 		case err != nil:
 			failed = errors.Join(failed, fmt.Errorf("delete %s, which serves no known pod: %w", id, err))
 		}

@@ -117,7 +117,7 @@ func callWithin[T any](ctx context.Context, deadline time.Duration, f func(conte
 	case <-ctx.Done():
 		var none T
 		if err := whole.Err(); err != nil {
-			return none, fmt.Errorf("the command had no time left: %w", err)
+			return none, fmt.Errorf("support-bundle ended before this answer: %w", err)
 		}
 		return none, fmt.Errorf("no answer within %v", deadline)
 	}
