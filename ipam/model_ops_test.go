@@ -271,7 +271,9 @@ func (m *model) answered(p *modelPod, all ...lease.Allocation) {
 		if len(got.Addrs) != len(p.asked[0].Families) {
 			m.wrong("%s has %d addresses", p.name(), len(got.Addrs))
 		}
-		if !m.kernel.linked(got.ID) {
+		// While the ADD waited for another interface, an operator may have detached the ENI. Then the next plugin
+		// fails.
+		if _, away := m.away[got.ID]; !away && !m.kernel.linked(got.ID) {
 			m.wrong("%s has an address of %s, whose link is not on the node", p.name(), got.ID)
 		}
 		if len(got.VPC.CIDRs) == 0 {
