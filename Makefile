@@ -144,8 +144,8 @@ before:
 	go build -C .cache/before/src -ldflags '-s -w' -o ../bin/ ./...
 	rm -r .cache/before/src && echo $(BEFORE) >.cache/before/commit
 
-test-cluster: build before $(PEERS)/portmap $(PEERS)/ptp $(RUNTIME)/containerd $(CLUSTER)/e2e.test
-	$(VM)/setup iptables nftables procps $(AGNHOST)
+test-cluster: build before $(PEERS)/portmap $(PEERS)/ptp $(RUNTIME)/containerd $(CLUSTER)/e2e.test $(CLUSTER)/calico-felix
+	$(VM)/setup iptables nftables ipset procps $(AGNHOST)
 	packaging/package -i -b bin -o $(CLUSTER) $$(go env GOARCH)
 	$(MAKE) -j2 --no-print-directory --keep-going $(RUNS:%=test-cluster-%); status=$$?; \
 	cd $(CLUSTER) && cat $(RUNS:%=%.txt) >$(CURDIR)/docs/test-cluster.txt; cat $(CURDIR)/docs/test-cluster.txt; exit $$status
@@ -294,6 +294,12 @@ $(CLUSTER)/ready: $(wildcard $(addprefix $(KUBES)/,go.mod */go.mod))
 	go build -C $(KUBES)/coredns -ldflags '-s -w' -o $(CLUSTER)/ tool
 	go build -C $(KUBES)/netpol -ldflags '-s -w' -o $(CLUSTER)/netpol $(ENGINE)/cmd/kube-network-policies/standard
 	install -m644 $$(go list -C $(KUBES)/netpol -m -f '{{.Dir}}' $(ENGINE))/install.yaml $(CLUSTER)/netpol.yaml
+	touch $@
+
+# Felix, Calico's engine for NetworkPolicy, and the custom resources that it reads. Only test-cluster uses them.
+$(CLUSTER)/calico-felix: $(KUBES)/calico/go.mod
+	go build -C $(KUBES)/calico -ldflags '-s -w' -o $(CLUSTER)/ tool
+	install -m644 $$(go list -C $(KUBES)/calico -m -f '{{.Dir}}' github.com/projectcalico/calico)/manifests/crds.yaml $(CLUSTER)/calico.yaml
 	touch $@
 
 bench: build $(PEERS)/ptp

@@ -40,6 +40,7 @@ var scenarios = []scenario{
 	{"NodeLocal DNSCache", false, (*world).nodeLocalDNS},
 	{"NetworkPolicy", true, (*world).networkPolicy},
 	{"NetworkPolicy of new pods", false, (*world).newPods},
+	{"NetworkPolicy by Calico", false, (*world).calico},
 	{"Kubernetes' tests of the network", false, (*world).network},
 	{"user namespaces", false, (*world).userNamespaces},
 	{"scale", false, (*world).scale},

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
 	"os"
@@ -40,6 +41,12 @@ var policed = []string{"netpol-*", "udp-network-policy-*", "sctp-network-policy-
 func (w *world) networkPolicy(t *testing.T) {
 	w.police(t)
 	w.denied(t)
+	w.policySpecs(t, engine)
+}
+
+// policySpecs runs Kubernetes' own tests of NetworkPolicy. With the flag -short, it runs some of these tests.
+func (w *world) policySpecs(t *testing.T, engine string) {
+	t.Helper()
 	focus, specs := policySpecs, allSpecs
 	if testing.Short() {
 		focus, specs = someSpecs, fewSpecs
@@ -52,32 +59,46 @@ func (w *world) networkPolicy(t *testing.T) {
 		specs))
 }
 
-// newPods counts the calls of new pods that arrive although a policy denies these calls. It counts them separately for
-// each way in which the engine learns of pods.
+// newPods counts the calls of new pods that arrive although a policy denies these calls. It counts them first with NRI,
+// by which the runtime tells the engine about new pods, and then without NRI.
 func (w *world) newPods(t *testing.T) {
 	w.police(t)
-	calls := make(chan string, 10000)
-	to := w.listen(t, func(_ http.ResponseWriter, r *http.Request) { calls <- r.URL.Path })
-	w.atStart(t, to, calls, "by the API server and NRI")
+	to, calls := w.countCalls(t)
+	w.atStart(t, to, calls, engine+", with NRI")
 	w.kubectl(t, "patch", "--namespace=kube-system", "daemonset", engine, "--type=json", "--patch", withoutNRI)
 	w.engineIsReady(t)
-	w.atStart(t, to, calls, "by the API server alone")
+	w.atStart(t, to, calls, engine+", without NRI")
 }
 
-// police starts the engine. A pool with the data path veth serves the pods of policySpecs, and other pods that ask for
-// the pool. The data path of all other pods, including CoreDNS, is ipvlan. Addresses cool for only 10 seconds, so new
-// pods soon get addresses of earlier pods.
+// countCalls starts a server on the host of the peered VPC. The channel gets the path of each call.
+func (w *world) countCalls(t *testing.T) (to netip.AddrPort, calls chan string) {
+	t.Helper()
+	calls = make(chan string, 10000)
+	return w.listen(t, func(_ http.ResponseWriter, r *http.Request) { calls <- r.URL.Path }), calls
+}
+
+// police makes the pool of routed pods, and starts the engine.
 func (w *world) police(t *testing.T) {
+	w.routed(t, nil)
+	w.startEngine(t)
+}
+
+// routed makes a pool with the data path veth for the pods of policySpecs, and for other pods that ask for the pool.
+// The conflist also gets the keys. The data path of all other pods, including CoreDNS, is ipvlan. Addresses cool for
+// only 10 seconds, so new pods soon get addresses of earlier pods.
+func (w *world) routed(t *testing.T, keys object) {
+	t.Helper()
 	t.Cleanup(func() {
 		time.Sleep(time.Minute) // until the pool's addresses do not cool any more
 		check(t, w.collect(context.Background(), "1s"))
 	})
-	w.reconfigure(t, object{
+	all := object{
 		"pools": object{"policed": object{"dataPath": "veth", "namespaces": policed,
 			"selectable": []string{"default"}}},
 		"capabilities": object{"io.kubernetes.cri.pod-annotations": true}, "reuseIPWait": 10,
-	})
-	w.startEngine(t)
+	}
+	maps.Copy(all, keys)
+	w.reconfigure(t, all)
 }
 
 // withoutNRI is a patch for the engine's DaemonSet. With this patch, the engine does not ask the runtime about pods.
@@ -156,9 +177,9 @@ func inPool(name string, spec object) object {
 // start at the same time.
 const eagerPods, eagerAtOnce = 100, 10
 
-// atStart counts the denied calls that new pods make to the host of the peered VPC. Each pod calls as soon as it runs.
-// The argument learns says how the engine learns of pods.
-func (w *world) atStart(t *testing.T, to netip.AddrPort, calls chan string, learns string) {
+// atStart counts the denied calls that new pods make to the host of the peered VPC, and returns their number. Each pod
+// calls as soon as it runs.
+func (w *world) atStart(t *testing.T, to netip.AddrPort, calls chan string, engine string) int {
 	t.Helper()
 	w.apply(t, object{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": meta("deny"),
 		"spec": object{"podSelector": object{}, "policyTypes": []string{"Egress"}}})
@@ -168,8 +189,8 @@ func (w *world) atStart(t *testing.T, to netip.AddrPort, calls chan string, lear
 			n += quiet(t, calls, called)
 		})
 	}
-	w.figures = append(w.figures, fmt.Sprintf("NetworkPolicy: %d of %d new pods made %d calls that their policy "+
-		"denies; the engine learns their addresses %s", len(called), eagerPods, n, learns))
+	w.figures = append(w.figures, fmt.Sprintf("NetworkPolicy by %s: %d of %d new pods made %d calls that their policy "+
+		"denies", engine, len(called), eagerPods, n))
 	w.eager(t, eagerPods, to, func() {
 		w.remove(t, "NetworkPolicy", "deny")
 		select {
@@ -178,6 +199,7 @@ func (w *world) atStart(t *testing.T, to netip.AddrPort, calls chan string, lear
 			t.Error("no pod calls, though there is no policy any more")
 		}
 	})
+	return n
 }
 
 // eager starts pods that each call a host ten times a second. It waits until the pods run, calls the function "do", and
