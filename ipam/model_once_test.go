@@ -78,8 +78,9 @@ func (m *model) rush() {
 		})
 	}
 	if m.chance(60) {
+		c := less.Collection{Max: -1, Conflists: m.conflists(), ReuseWait: m.reuseWait}
 		do(lease.Policy{}, func(ctx context.Context, pool *Pool) {
-			if _, err := pool.Collect(ctx, less.Collection{Max: -1}); err != nil {
+			if _, err := pool.Collect(ctx, c); err != nil {
 				m.Errorf("collect: %v", err)
 			}
 		})
