@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Expression evaluates CEL expressions whose result is the maximum number of pods of a node. Karpenter and nodeadm evaluate such
-// expressions in the same way, with the same CEL library. The program reads a JSON list of questions, and prints a JSON
-// list of answers.
+// Expression evaluates CEL expressions whose result is the maximum number of pods of a node. Karpenter and nodeadm
+// evaluate such expressions in the same way, with the same CEL library. The program reads a JSON list of questions, and
+// prints a JSON list of answers.
 package main
 
 import (

@@ -41,17 +41,18 @@ var policed = []string{"netpol-*", "udp-network-policy-*", "sctp-network-policy-
 func (w *world) networkPolicy(t *testing.T) {
 	w.police(t)
 	w.denied(t)
-	w.policySpecs(t, engine)
+	w.runPolicySpecs(t, engine, allSpecs)
 }
 
-// policySpecs runs Kubernetes' own tests of NetworkPolicy. With the flag -short, it runs some of these tests.
-func (w *world) policySpecs(t *testing.T, engine string) {
+// runPolicySpecs runs Kubernetes' own tests of NetworkPolicy. The number of these tests must be specs. With the flag
+// -short, runPolicySpecs runs only fewSpecs of them. The flags choose the tests more closely.
+func (w *world) runPolicySpecs(t *testing.T, engine string, specs int, flags ...string) {
 	t.Helper()
-	focus, specs := policySpecs, allSpecs
+	focus := policySpecs
 	if testing.Short() {
 		focus, specs = someSpecs, fewSpecs
 	}
-	ran := w.e2e(t, "--ginkgo.focus="+focus)
+	ran := w.e2e(t, append(flags, "--ginkgo.focus="+focus)...)
 	if n := len(ran["passed"]); n != specs {
 		t.Errorf("%d specs have passed, want %d", n, specs)
 	}
